@@ -1,0 +1,1 @@
+"""NATS: connect, declare streams and buckets, publish batches; FastStream glue for workers."""

@@ -1,0 +1,1 @@
+"""The sluicegate command; each room registers its own commands by entry point."""

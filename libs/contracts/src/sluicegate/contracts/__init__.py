@@ -1,0 +1,1 @@
+"""Event types, catalogue records, subjects, error codes: what binds the rooms together."""

@@ -1,0 +1,1 @@
+"""Embedded servers, fake provider, sluicegate up, fault kit. Never in a production image."""

@@ -1,0 +1,1 @@
+"""Settings, logging, telemetry, health and signals for every process."""

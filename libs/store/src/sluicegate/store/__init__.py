@@ -1,0 +1,1 @@
+"""PostgreSQL: pool, transactions, partition statements, migrations."""

@@ -1,0 +1,1 @@
+"""Configuration: admin API and its projection to the edges."""

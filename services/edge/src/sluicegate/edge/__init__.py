@@ -1,0 +1,1 @@
+"""The data plane: authenticates, limits, routes and streams /v1 requests."""

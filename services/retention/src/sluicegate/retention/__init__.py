@@ -1,0 +1,1 @@
+"""Partitions: creates ahead, drops behind."""

@@ -1,0 +1,1 @@
+"""Writes usage records and roll-ups; answers what was spent."""
