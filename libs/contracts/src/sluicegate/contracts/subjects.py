@@ -185,4 +185,3 @@ EVENTS: Final = (
         meaning="A message could not be handled, and why.",
     ),
 )
-
