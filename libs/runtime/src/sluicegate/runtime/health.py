@@ -37,7 +37,7 @@ class Health:
         """Begin with `parts` not ready yet."""
         self._states = dict.fromkeys(parts, ProbeState(is_ready=False, detail="starting"))
 
-    def set_ready(self, name: str, ok: bool, detail: str = "") -> None:  # noqa: FBT001
+    def set_ready(self, name: str, ok: bool, detail: str = "") -> None:
         """Set what a part says of itself; an unknown part is added."""
         self._states[name] = ProbeState(is_ready=ok, detail=detail)
 
