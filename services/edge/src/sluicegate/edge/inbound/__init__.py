@@ -1,0 +1,1 @@
+"""The client side: protocol, paths, responses, deadlines."""

@@ -1,0 +1,1 @@
+"""Bytes in, bytes out: SSE, usage scan, JSON splice. No I/O, no asyncio, no clock."""

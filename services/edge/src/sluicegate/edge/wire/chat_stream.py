@@ -1,0 +1,240 @@
+"""Scan a streamed chat answer while it passes: usage, text, `[DONE]`, errors. Bytes are not rebuilt.
+
+Rule: whole events leave as they came, in the order they came, and only three things are ever taken
+out: the usage-only chunk that we asked for and the client did not, `id:`/`retry:` lines (they break
+the openai SDK), and whatever follows `[DONE]`.
+
+Theory: JSON strings cannot hold a raw line end, so in a stream without CR two LFs always end an
+event, and a marker such as `"usage"` (quotes included) found in the bytes is a real key or value,
+because inside a string its quotes would be escaped. So one read costs a few `bytes.find` calls, and
+only an event that holds a marker is looked at more closely. A stream with a CR anywhere goes, from
+there on, through the exact splitter of `wire.sse`.
+
+Text is counted only if no usage arrives: passed events are kept by reference up to 64 KiB, and
+beyond that their text is counted and they are let go.
+
+Limits: an event of more than 4 MiB ends the scan as an error, because it would have to be held.
+"""
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from sluicegate.edge.wire.sse import EventSplitter, event_data, without_fields
+from sluicegate.edge.wire.usage import (
+    TokenUsage,
+    text_bytes_of_document,
+    tokens_of_bytes,
+    usage_of_document,
+)
+
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
+_KEPT_BYTES: Final = 64 * 1024
+_NULL_USAGE: Final = re.compile(rb'"usage"\s*:\s*null')
+_FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
+_DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw] | None | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+
+State = Literal["open", "done", "too_large"]
+
+
+class ChatStreamScan:
+    """The scan of one stream. `feed` gives what may leave now; the attributes say what was seen."""
+
+    __slots__ = (
+        "_drops_usage_chunk",
+        "_kept",
+        "_kept_bytes",
+        "_splitter",
+        "_tail",
+        "_text_bytes",
+        "has_error",
+        "is_finished",
+        "state",
+        "usage",
+    )
+
+    def __init__(self, *, drops_usage_chunk: bool) -> None:
+        self.state: State = "open"
+        self.usage: TokenUsage | None = None
+        self.has_error = False
+        self.is_finished = False
+        self._drops_usage_chunk = drops_usage_chunk
+        self._tail = b""
+        self._splitter: EventSplitter | None = None
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._text_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what one read brought; return the whole events that may leave, in one piece."""
+        if self.state != "open":
+            return b""
+        if self._splitter is not None or b"\r" in data:
+            return self._feed_exactly(data)
+        if self._tail:
+            data = self._tail + data
+        end = data.rfind(b"\n\n") + 2
+        if end == 1:
+            self._hold(data)
+            return b""
+        if end != len(data):
+            self._hold(data[end:])
+            data = data[:end]
+        else:
+            self._tail = b""
+        return self._pass(data)
+
+    def close(self) -> bytes:
+        """The provider's body has ended: return the events that only lacked their blank line."""
+        rest, self._tail = self._tail, b""
+        if self._splitter is not None:
+            rest = self._splitter.close()
+        if self.state != "open" or not rest.strip():
+            return b""
+        return self._pass_event(rest.rstrip(b"\r\n") + b"\n\n")
+
+    def estimated_output_tokens(self) -> int:
+        """Estimate the output from the bytes of text that have passed."""
+        self._count_kept()
+        return tokens_of_bytes(self._text_bytes)
+
+    def has_text(self) -> bool:
+        """Tell whether any text has passed."""
+        self._count_kept()
+        return self._text_bytes > 0
+
+    def _hold(self, tail: bytes) -> None:
+        self._tail = tail
+        if len(tail) > MAX_EVENT_BYTES:
+            self.state = "too_large"
+
+    def _feed_exactly(self, data: bytes) -> bytes:
+        splitter = self._splitter
+        if splitter is None:
+            splitter = self._splitter = EventSplitter()
+            data, self._tail = self._tail + data, b""
+        out = b"".join([self._pass_event(event) for event in splitter.feed(data) if self.state == "open"])
+        if self.state == "open" and len(splitter.held) > MAX_EVENT_BYTES:
+            self.state = "too_large"
+        return out
+
+    def _pass(self, data: bytes) -> bytes:
+        """Pass whole LF events: as they are, but for the few that hold a marker."""
+        if (
+            b'"error"' in data
+            or b"\nid" in data
+            or b"\nretry" in data
+            or data.startswith((b"id", b"retry", b"\n"))
+        ):
+            return self._pass_each(data)
+        sentinel = data.find(b"[DONE]\n")
+        if sentinel >= 0:
+            line = data.rfind(b"\n", 0, sentinel) + 1
+            if data[line : sentinel + 6] not in _DONE_LINES or (line and data[line - 2 : line] != b"\n\n"):
+                return self._pass_each(data)
+            self.state = "done"
+            data = data[: sentinel + 8]
+        if b'"usage"' in data:
+            data = self._pass_usage(data)
+        self._keep(data)
+        return data
+
+    def _pass_each(self, data: bytes) -> bytes:
+        parts: list[bytes] = []
+        start = 0
+        while start < len(data) and self.state == "open":
+            end = data.find(b"\n\n", start) + 2
+            parts.append(self._pass_event(data[start:end]))
+            start = end
+        return b"".join(parts)
+
+    def _pass_usage(self, data: bytes) -> bytes:
+        """Look into the events that hold usage other than null."""
+        at = data.find(b'"usage"')
+        while at >= 0:
+            null = _NULL_USAGE.match(data, at)
+            if null is not None:
+                at = data.find(b'"usage"', null.end())
+                continue
+            start = data.rfind(b"\n\n", 0, at)
+            start = 0 if start < 0 else start + 2
+            end = data.find(b"\n\n", at) + 2
+            event = data[start:end]
+            content = event_data(event)
+            passed = event if content is None else self._look_into(event, content)
+            if passed is not event:
+                data = data[:start] + passed + data[end:]
+                end = start + len(passed)
+            at = data.find(b'"usage"', end)
+        return data
+
+    def _pass_event(self, event: bytes) -> bytes:
+        """Look at one event, with its blank line; return it, changed where the rule says so."""
+        if b"id" in event or b"retry" in event:
+            event = without_fields(event)
+        data = event_data(event)
+        if data is None:
+            # Comments pass; a blank line with nothing before it is no event and is left out.
+            return event if event.strip() else b""
+        if data == b"[DONE]":
+            self.state = "done"
+            return event
+        if b'"error"' in data or b'"usage"' in data:
+            event = self._look_into(event, data)
+        self._keep(event)
+        return event
+
+    def _look_into(self, event: bytes, data: bytes) -> bytes:
+        try:
+            chunk = _decode_chunk(data)
+        except (msgspec.DecodeError, RecursionError):
+            return event
+        error = chunk.error
+        if isinstance(error, msgspec.Raw) and bytes(error) != b"null":
+            self.has_error = True
+        before = self.usage
+        self.usage = usage_of_document(data, before)
+        has_choices = isinstance(chunk.choices, list) and len(chunk.choices) > 0
+        if has_choices or self.has_error or self.usage is None:
+            return event
+        if self._drops_usage_chunk:
+            return b""
+        if chunk.choices is msgspec.UNSET:
+            # A usage chunk without choices: SDKs read `choices` of every chunk.
+            return event.replace(b"{", b'{"choices":[],', 1)
+        return event
+
+    def _keep(self, data: bytes) -> None:
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes > _KEPT_BYTES:
+            if self.usage is None:
+                self._count_kept()
+            else:
+                self._kept, self._kept_bytes = [data], len(data)
+
+    def _count_kept(self) -> None:
+        if not self._kept:
+            return
+        events = EventSplitter()
+        for event in events.feed(b"".join(self._kept)):
+            data = event_data(event)
+            if data is not None:
+                self._text_bytes += text_bytes_of_document(data)
+                self.is_finished = self.is_finished or _FINISHED.search(data) is not None
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def has_finish_reason(self) -> bool:
+        """Tell whether a choice said why it ended: all content is there, `[DONE]` or not."""
+        self._count_kept()
+        return self.is_finished

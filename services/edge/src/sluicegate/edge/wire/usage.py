@@ -1,0 +1,176 @@
+"""What a provider says of tokens, in OpenAI's form, read without trust.
+
+Values of one field are overwritten by larger ones, never added: some providers report running totals
+on every chunk. `"usage": null` is not usage.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+# No real answer has more; beyond it a number is garbage and is not counted.
+_MAX_TOKENS: Final = 1_000_000_000
+# Four bytes of text are about one token.
+BYTES_PER_TOKEN: Final = 4
+
+
+class TokenUsage:
+    """Token counts of one answer, in OpenAI's meaning (input includes cached, output reasoning)."""
+
+    __slots__ = ("cache_write_1h", "cache_write_5m", "cached_input", "input", "output", "reasoning")
+
+    def __init__(self) -> None:
+        self.input = 0
+        self.cached_input = 0
+        self.cache_write_5m = 0
+        self.cache_write_1h = 0
+        self.output = 0
+        self.reasoning = 0
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class ReportedUsage(msgspec.Struct):
+    """`usage` as OpenAI sends it."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+
+
+class _GroqExtension(msgspec.Struct):
+    usage: ReportedUsage | None = None
+
+
+class _Envelope(msgspec.Struct):
+    usage: ReportedUsage | None = None
+    x_groq: _GroqExtension | None = None
+
+
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+
+
+def merge_usage(into: TokenUsage | None, reported: ReportedUsage) -> TokenUsage:
+    """Overwrite field by field with what is larger, and return the usage."""
+    usage = into or TokenUsage()
+    usage.input = _larger(usage.input, reported.prompt_tokens)
+    usage.output = _larger(usage.output, reported.completion_tokens)
+    if reported.prompt_tokens_details is not None:
+        usage.cached_input = _larger(usage.cached_input, reported.prompt_tokens_details.cached_tokens)
+    if reported.completion_tokens_details is not None:
+        usage.reasoning = _larger(usage.reasoning, reported.completion_tokens_details.reasoning_tokens)
+    return usage
+
+
+def usage_of_document(document: bytes, into: TokenUsage | None = None) -> TokenUsage | None:
+    """Return the usage in a JSON answer or chunk, merged into `into`; `into` where there is none."""
+    try:
+        envelope = _decode_envelope(document)
+    except (msgspec.DecodeError, RecursionError):
+        return _usage_of_odd_document(document, into)
+    reported = envelope.usage or (envelope.x_groq.usage if envelope.x_groq else None)
+    return into if reported is None else merge_usage(into, reported)
+
+
+def _usage_of_odd_document(document: bytes, into: TokenUsage | None) -> TokenUsage | None:
+    """Read usage whose numbers have odd types (floats, strings, nulls in odd places)."""
+    try:
+        decoded = _decode_any(document)
+    except (msgspec.DecodeError, RecursionError):
+        return into
+    reported = decoded.get("usage") if isinstance(decoded, dict) else None
+    if not isinstance(reported, dict):
+        return into
+    return merge_usage(
+        into,
+        ReportedUsage(
+            prompt_tokens=_whole(reported.get("prompt_tokens")),
+            completion_tokens=_whole(reported.get("completion_tokens")),
+            prompt_tokens_details=_InputDetails(
+                cached_tokens=_whole(_within(reported, "prompt_tokens_details", "cached_tokens"))
+            ),
+            completion_tokens_details=_OutputDetails(
+                reasoning_tokens=_whole(_within(reported, "completion_tokens_details", "reasoning_tokens"))
+            ),
+        ),
+    )
+
+
+def _within(reported: dict[str, Any], name: str, field: str) -> object:
+    details = reported.get(name)
+    return details.get(field) if isinstance(details, dict) else None
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value < _MAX_TOKENS:
+        return None
+    return int(value)
+
+
+def _larger(known: int, reported: int | None) -> int:
+    return reported if reported is not None and known < reported < _MAX_TOKENS else known
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+
+
+class _Text(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Text | None = None
+    message: _Text | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] | None = None
+
+
+_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
+
+
+def text_bytes_of_document(document: bytes) -> int:
+    """Return how many bytes of text a JSON answer or chunk holds: content, refusal, reasoning, tool calls."""
+    try:
+        answer = _decode_answer(document)
+    except (msgspec.DecodeError, RecursionError):
+        return 0
+    return sum(_text_bytes(choice.delta or choice.message) for choice in answer.choices or ())
+
+
+def _text_bytes(text: _Text | None) -> int:
+    if text is None:
+        return 0
+    total = 0
+    for part in (text.content, text.refusal, text.reasoning or text.reasoning_content):
+        if part:
+            total += len(part.encode("utf-8", "surrogatepass"))
+    for call in text.tool_calls or ():
+        if call.function is not None:
+            total += len((call.function.arguments or "").encode("utf-8", "surrogatepass"))
+            total += len((call.function.name or "").encode("utf-8", "surrogatepass"))
+    return total
+
+
+def tokens_of_bytes(text_bytes: int) -> int:
+    """Estimate tokens from bytes of text, rounded up."""
+    return -(-text_bytes // BYTES_PER_TOKEN)
