@@ -6,6 +6,7 @@ edge) do not declare: they wait with `wait_until_declared`. What must not live h
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -30,6 +31,7 @@ _log = structlog.get_logger("sluicegate.bus.declaration")
 
 CHECK_EVERY_S: Final = 5.0
 _RETRY_AFTER_S: Final = 0.5
+_ANSWER_TIMEOUT_S: Final = 2.0  # a question that was under way when the connection broke is never answered
 _KV_DUPLICATE_WINDOW_S: Final = 120.0
 
 
@@ -131,14 +133,22 @@ async def declare(
     """Make what is missing, update what has drifted, leave the rest alone.
 
     Raises nats-py's errors: `nats.errors.Error` when the server does not answer, `nats.js.errors.APIError`
-    when it refuses (a setting that cannot be changed, for example the storage type).
+    when it refuses (a setting that cannot be changed, for example the retention policy). One refusal
+    does not keep the others from being declared; the first one is raised at the end.
     """
-    for stream in streams:
-        await _declare_stream(js, _stream_settings(stream, replicas))
-    for bucket in buckets:
-        await _declare_stream(js, _bucket_settings(bucket, replicas))
-    for consumer in consumers:
-        await _declare_consumer(js, consumer)
+    steps = [
+        *(partial(_declare_stream, js, _stream_settings(stream, replicas)) for stream in streams),
+        *(partial(_declare_stream, js, _bucket_settings(bucket, replicas)) for bucket in buckets),
+        *(partial(_declare_consumer, js, consumer) for consumer in consumers),
+    ]
+    refusals = []
+    for step in steps:
+        try:
+            await step()
+        except APIError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
 
 
 async def find_missing(
@@ -171,7 +181,7 @@ async def wait_until_declared(
     buckets: Sequence[Bucket] = (),
 ) -> None:
     """Return once all of these exist. For rooms that use but do not declare; waits until then or cancelled."""
-    js = connection.jetstream()
+    js = connection.jetstream(timeout=_ANSWER_TIMEOUT_S)
     is_reported = False
     while True:
         try:
@@ -206,7 +216,7 @@ class Declarations:
     ) -> None:
         """Nothing happens before `run`."""
         self._connection = connection
-        self._js = connection.jetstream()
+        self._js = connection.jetstream(timeout=_ANSWER_TIMEOUT_S)
         self._wanted: dict[str, Any] = {"streams": streams, "consumers": consumers, "buckets": buckets}
         self._replicas = replicas
         self._check_every_s = check_every_s
