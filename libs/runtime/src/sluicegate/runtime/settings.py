@@ -34,9 +34,18 @@ def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _is_key_ring(text: SecretStr) -> SecretStr:
+    # Only rooms with a key ring pay for importing cryptography.
+    from sluicegate.runtime.key_ring import KeyRing  # noqa: PLC0415
+
+    KeyRing.parse(text.get_secret_value())
+    return text
+
+
 NatsUrl = Annotated[SecretStr, _with_scheme("nats", "tls")]
 PostgresDsn = Annotated[SecretStr, _with_scheme("postgresql", "postgres")]
 RedisUrl = Annotated[SecretStr, _with_scheme("redis", "rediss")]
+KeyRingText = Annotated[SecretStr, AfterValidator(_is_key_ring)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower_case)]
 LogFormat = Annotated[Literal["json", "console"], BeforeValidator(_lower_case)]
 
@@ -103,7 +112,7 @@ class RedisSettings(RoomSettings):
 class KeyRingSettings(RoomSettings):
     """What provider credentials are sealed with."""
 
-    key_ring: SecretStr = Field(
+    key_ring: KeyRingText = Field(
         validation_alias="SLUICEGATE_KEY_RING",
         description="`id:<base64 of 32 bytes>[,id:…]`; the first seals, all open. Rotate by adding one in front.",
     )
