@@ -26,7 +26,9 @@ def event_type(event: subjects.Event) -> type[msgspec.Struct]:
 
 def event_schema(event: subjects.Event) -> JsonSchema:
     """Return the schema of one event of a message (a message is an array of them if `is_batch`)."""
-    return {"$schema": DIALECT, "$id": f"urn:sluicegate:{event.schema}"} | msgspec.json.schema(event_type(event))
+    schema = {"$schema": DIALECT, "$id": f"urn:sluicegate:{event.schema}"} | msgspec.json.schema(event_type(event))
+    # As JSON would give it back (a default of () as []), so that it compares with what is checked in.
+    return msgspec.json.decode(msgspec.json.encode(schema), type=JsonSchema)
 
 
 def breaks(published: JsonSchema, present: JsonSchema) -> Iterator[str]:
