@@ -76,7 +76,10 @@ def configure(room: str, level: str = "info", log_format: Literal["json", "conso
     rendering: list[Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr, ensure_ascii=False)]
         if log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Not rich's tracebacks: they print local variables, keys and prompts among them.
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
