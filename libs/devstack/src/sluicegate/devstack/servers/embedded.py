@@ -45,6 +45,7 @@ class EmbeddedServer(ABC):
         self._wished_port = port
         self._port: int | None = None
         self._is_port_pinned = False
+        self._tries_left = _PORT_TRIES
         self._process: ChildProcess | None = None
 
     @property
@@ -88,22 +89,26 @@ class EmbeddedServer(ABC):
     def wait_ready(self, *, deadline_s: float = 30) -> None:
         """Wait until our own process listens and answers; try another port if the chosen one was snatched."""
         deadline = time.monotonic() + deadline_s
-        tries = 1
-        while not self._is_ready():
-            if not self.process.is_running:
-                if self._is_port_pinned or is_free(self.port) or tries == _PORT_TRIES:
-                    raise ServerError(
-                        f"{self.name} ended with {self.process.exit_status()}:\n{self.process.log_tail()}"
-                    )
-                tries += 1
-                self._wished_port = None
-                self.launch()
+        while not self.check_ready():
             if time.monotonic() > deadline:
                 log = self.process.log_tail()
                 self.kill()
                 raise ServerError(f"{self.name} was not ready within {deadline_s:g} s:\n{log}")
             time.sleep(0.01)
-        self._is_port_pinned = True
+
+    def check_ready(self) -> bool:
+        """Look once, without waiting. Raises ServerError if the process ended; main thread only."""
+        if self.process.is_running:
+            # None: the system does not say who listens; the password, which no stranger knows, is the proof then.
+            is_ready = listens(self.pid, self.port) is not False and self.answers()
+            self._is_port_pinned |= is_ready
+            return is_ready
+        self._tries_left -= 1
+        if self._is_port_pinned or is_free(self.port) or not self._tries_left:
+            raise ServerError(f"{self.name} {self.process.death()}:\n{self.process.log_tail()}")
+        self._wished_port = None  # somebody snatched the port between our look and the server's bind
+        self.launch()
+        return False
 
     def stop(self, *, deadline_s: float = 10) -> None:
         """Stop in order; the data stays."""
@@ -155,10 +160,6 @@ class EmbeddedServer(ABC):
     @abstractmethod
     def answers(self) -> bool:
         """Whether it takes our password and serves."""
-
-    def _is_ready(self) -> bool:
-        # None: the system does not say who listens; the password, which no stranger knows, is the proof then.
-        return self.process.is_running and listens(self.pid, self.port) is not False and self.answers()
 
     def __enter__(self) -> Self:
         self.start()

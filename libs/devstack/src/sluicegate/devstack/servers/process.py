@@ -43,6 +43,13 @@ class ChildProcess:
         """None while it runs; negative: the signal that ended it."""
         return self._popen.poll()
 
+    def death(self) -> str:
+        """How it ended, in words."""
+        status = self.exit_status()
+        if status is None:
+            return "is running"
+        return f"ended with status {status}" if status >= 0 else f"was ended by {Signals(-status).name}"
+
     @property
     def is_running(self) -> bool:
         return self.exit_status() is None

@@ -1,0 +1,32 @@
+"""What a stack is started with; the front hands it to the supervisor as one JSON argument."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """`is_tied`: the stack ends with its front. `is_restarting`: a part that dies is started again."""
+
+    home: str
+    is_fresh: bool = False
+    is_tied: bool = True
+    is_restarting: bool = False
+    provider_url: str | None = None
+    provider_model: str | None = None
+    edge_workers: int = 1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+def api_url(provider_url: str) -> str:
+    """The URL that `/chat/completions` is added to: a bare server address means its `/v1`."""
+    url = provider_url.rstrip("/")
+    return url if urlsplit(url).path else f"{url}/v1"
