@@ -69,6 +69,9 @@ def _ways(
                 edge = contenders.edge_of_stack(stack.enter_context(contenders.started_stack(url, folder)))
         pids = [pid for pid in [listener(urlsplit(url).port or 80)] if pid]
         pin(pids, contenders.HARNESS_CORE)
+        if edge:
+            pin(edge.pids, contenders.PROXY_CORE)
+            pin(edge.neighbours, contenders.HARNESS_CORE)
         nginx = stack.enter_context(contenders.nginx(url, folder))
         yield stack.enter_context(harness(folder, pids)), contenders.direct(url), nginx, edge
 

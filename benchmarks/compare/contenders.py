@@ -131,14 +131,11 @@ def edge_of_stack(stack: dict[str, Any]) -> Contender:
     everyone = {member for pid in known for member in family(pid)}
     provider_pid = listener(urlsplit(stack["provider"]["url"]).port or 80)
     neighbours = sorted(everyone - own - {provider_pid or 0})
-    pin(own, PROXY_CORE)
-    pin(neighbours, HARNESS_CORE)
     return Contender("edge", stack["edge"]["url"], sorted(own), stack["model"], stack["key"], neighbours)
 
 
 def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:
     """Any running edge."""
-    pin(pids, PROXY_CORE)
     return Contender("edge", url, pids, model, key)
 
 

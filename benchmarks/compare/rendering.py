@@ -6,6 +6,17 @@ from typing import Any
 OPENING = "<!-- bench:compare -->"
 CLOSING = "<!-- /bench:compare -->"
 
+_METHOD = """\
+Method (`./taskw bench:compare`): nginx and the edge take turns, {pairs} pairs in one run; the ratio is the median of
+the pairs' ratios. CPU is read from the processes' own clocks around each run.
+
+- nginx: one worker, `proxy_buffering off`, kept connections to the provider, access log off.
+- The edge: one process of a whole stack, with key check, usage record, journal and NATS.
+- The proxy has a core to itself. The fake provider, the load driver and the rest of the stack share the other, so that
+  nothing takes time from the proxy.
+- Every answer is checked to its last byte: {right} right, {wrong} wrong.
+- What kept a run from going faster, nginx / edge: {limits}."""
+
 
 def render(result: dict[str, Any]) -> str:
     """Markdown: the tables, and how they came about."""
@@ -29,7 +40,7 @@ def render(result: dict[str, Any]) -> str:
         "",
         _machine(result["machine"]),
         "",
-        *_method(result),
+        _method(result),
     ]
     return "\n".join(lines)
 
@@ -71,20 +82,13 @@ def _machine(machine: dict[str, Any]) -> str:
     )
 
 
-def _method(result: dict[str, Any]) -> list[str]:
-    wrong = sum(result["wrong_answers"].values())
-    pairs = max(row["pairs"] for row in result["cpu"])
-    return [
-        f"Method (`./taskw bench:compare`): nginx and the edge take turns, {pairs} pairs in one run, and the ratio is "
-        "the median of the pairs' ratios. CPU is read from the processes' own clocks around each run.",
-        "",
-        "- nginx: one worker, `proxy_buffering off`, kept connections to the provider, access log off.",
-        "- The edge: one process of a whole stack, with key check, usage record, journal and NATS.",
-        "- The proxy has a core to itself. The fake provider, the load driver and the rest of the stack share the "
-        "other, so that nothing takes time from the proxy.",
-        f"- Every answer is checked to its last byte: {result['answered']:,} right, {wrong} wrong.",
-        f"- What kept a run from going faster, nginx / edge: {_limits(result['cpu'])}.",
-    ]
+def _method(result: dict[str, Any]) -> str:
+    return _METHOD.format(
+        pairs=max(row["pairs"] for row in result["cpu"]),
+        right=f"{result['answered']:,}",
+        wrong=sum(result["wrong_answers"].values()),
+        limits=_limits(result["cpu"]),
+    )
 
 
 def _limits(rows: list[dict[str, Any]]) -> str:
