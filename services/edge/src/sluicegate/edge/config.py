@@ -16,9 +16,9 @@ class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
 
     model_config = SettingsConfigDict(env_prefix="SLUICEGATE_EDGE_")
 
-    host: str = Field(default="0.0.0.0", description="Address of the data plane.")  # noqa: S104 - a gateway serves the network
+    host: str = Field(default="0.0.0.0", description="Address of the data plane.")
     port: Port = Field(default=8080, description="Port of the data plane.")
-    internal_host: str = Field(default="0.0.0.0", description="Address of the internal server.")  # noqa: S104 - probes come from other hosts
+    internal_host: str = Field(default="0.0.0.0", description="Address of the internal server.")
     internal_port: Port = Field(default=9080, description="Port of liveness, readiness and metrics.")
     workers: int = Field(default=1, ge=1, le=256, description="Worker processes; one per core is a good start.")
     state_dir: Path = Field(default=Path(".sluicegate/edge"), description="Folder of the journal.")
@@ -41,7 +41,28 @@ class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
     )
     shutdown_timeout_s: float = Field(default=30.0, ge=0, description="Open requests may run on this long at a stop.")
 
+    worker_start_timeout_s: float = Field(
+        default=60.0, gt=0, description="A worker that has not answered its supervisor by then is replaced."
+    )
+    worker_hang_timeout_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="A worker that stops answering its supervisor for this long is killed and replaced.",
+    )
+
     journal_cap_bytes: int = Field(default=1024 * _MIB, ge=_MIB, description="Most disk the journal takes, in bytes.")
     journal_when_full: Literal["refuse", "serve"] = Field(
         default="refuse", description="With a full journal: `refuse` requests (503), or `serve` them unrecorded."
+    )
+
+
+class WorkerSettings(EdgeSettings):
+    """What a worker is told by its supervisor besides; the defaults are those of a worker without one."""
+
+    worker_index: int = Field(default=0, ge=0, description="Set by the supervisor: the worker's number.")
+    control_socket: Path | None = Field(
+        default=None, description="Set by the supervisor: the Unix socket on which the worker answers it."
+    )
+    supervisor_pid: int | None = Field(
+        default=None, description="Set by the supervisor: the worker ends when this process, its parent, does."
     )
