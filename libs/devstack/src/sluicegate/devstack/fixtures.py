@@ -5,19 +5,20 @@ once per module, because streams have no such namespace and a server starts in a
 wipe a server take their own from a factory.
 """
 
-import asyncio
-import inspect
 import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from sluicegate.devstack.own_stack import OwnStack
 from sluicegate.devstack.servers import EmbeddedServer, NatsServer, PostgresServer, ValkeyServer
+from sluicegate.devstack.stack_client import Stack
+from sluicegate.store.migrations import migrate
 
 _TEMPLATE = "migrated_template"
 
@@ -45,7 +46,7 @@ def postgres_server(servers_folder: Path) -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> str:
     """The name of a migrated database, copied for each module: quicker than migrating again."""
-    migrate_now(postgres_server.create_database(_TEMPLATE))
+    migrate(postgres_server.create_database(_TEMPLATE))
     return _TEMPLATE
 
 
@@ -111,24 +112,41 @@ def own_valkey(servers_folder: Path) -> Iterator[Callable[[], ValkeyServer]]:
 
 @pytest.fixture
 def own_postgres(servers_folder: Path) -> Iterator[Callable[[], PostgresServer]]:
-    """Makes started, unmigrated PostgreSQL servers that the test may kill, pause or wipe (`migrate_now(dsn)`)."""
+    """Makes started, unmigrated PostgreSQL servers that the test may kill, pause or wipe."""
     yield from _factory(
         lambda: PostgresServer(servers_folder / f"own-postgres-{secrets.token_hex(4)}", is_durable=False)
     )
 
 
-def migrate_now(dsn: str) -> None:
-    """Run the migrations to their end."""
-    from sluicegate.store.migrations import migrate  # noqa: PLC0415 - most tests need no database
-
-    outcome = migrate(dsn)
-    if inspect.isawaitable(outcome):
-        asyncio.run(_finish(outcome))
+@pytest.fixture(scope="session")
+def stack_arguments() -> Sequence[str]:
+    """Arguments of `up` for the session's stack; a test folder may override this."""
+    return ("--edge-workers", "2")
 
 
-async def _finish(outcome: object) -> None:
-    if inspect.isawaitable(outcome):
-        await outcome
+@pytest.fixture(scope="session")
+def stack(servers_folder: Path, stack_arguments: Sequence[str]) -> Iterator[Stack]:
+    """One running stack for the session, with everything real; not to be stopped or wiped (see `own_stack`)."""
+    own = OwnStack(servers_folder / "stack", stack_arguments)
+    yield own.start()
+    own.stop()
+
+
+@pytest.fixture
+def own_stack(servers_folder: Path) -> Iterator[Callable[..., OwnStack]]:
+    """Makes stacks that the test starts, breaks and stops: `own_stack("--edge-workers", "2").start()`."""
+    made: list[OwnStack] = []
+
+    def make(*arguments: str, env: Mapping[str, str] | None = None) -> OwnStack:
+        own = OwnStack(servers_folder / f"stack-{secrets.token_hex(4)}", arguments, env=env)
+        made.append(own)
+        return own
+
+    yield make
+    for own in made:
+        if own.is_launched:
+            own.stop()
+        shutil.rmtree(own.home, ignore_errors=True)
 
 
 def _factory(make: Callable[[], Server]) -> Iterator[Callable[[], Server]]:
