@@ -62,7 +62,7 @@ def _dbmate() -> str:
 
 
 def _url_for_dbmate(dsn: str, deadline: float) -> str:
-    """Return the DSN with an `sslmode` that dbmate's driver knows; that is not `prefer`, every other client's default."""
+    """Return the DSN with an `sslmode` that dbmate's driver knows; it has no `prefer`, the default elsewhere."""
     parts = urlsplit(dsn)
     query = dict(parse_qsl(parts.query))
     if query.get("sslmode", "prefer") in {"prefer", "allow"}:

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Final
 
-from sluicegate.store.pool import Pool, PoolConnection
+from sluicegate.store.pool import PoolConnection
 
 US_PER_DAY: Final = 86_400_000_000
 LOCK_TIMEOUT: Final = "200ms"
@@ -61,19 +61,18 @@ async def missing(
     return [(table, day) for day in sorted(set(days)) for table in tables if partition_name(table, day) not in have]
 
 
-async def make(pool: Pool, days: Iterable[int], tables: Iterable[str] = DAILY_TABLES) -> list[str]:
+async def make(connection: PoolConnection, days: Iterable[int], tables: Iterable[str] = DAILY_TABLES) -> list[str]:
     """Make the partitions of `tables` for `days` that are missing; return the names of those made.
 
     Each is a transaction of its own, so that a lock that is not to be had (`lock_timeout`) costs one
-    and not all. Raises `LockNotAvailableError` then; what was made before stays.
+    and not all. Raises `LockNotAvailableError` then; what was made before stays. `connection` must not
+    be inside a transaction.
     """
-    days, tables = tuple(days), tuple(tables)
-    async with pool.acquire() as connection:
-        made = []
-        for table, day in await missing(connection, days, tables):
-            if await _make_one(connection, table, day):
-                made.append(partition_name(table, day))
-        return made
+    return [
+        partition_name(table, day)
+        for table, day in await missing(connection, days, tables)
+        if await _make_one(connection, table, day)
+    ]
 
 
 async def _make_one(connection: PoolConnection, table: str, day: int) -> bool:

@@ -1,0 +1,157 @@
+"""Builds the real objects of this room and runs them together. The only place that knows them all."""
+
+import asyncio
+import time
+from typing import Final
+
+import asyncpg
+import structlog
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.errors import APIError, NotFoundError
+
+from sluicegate.bus.acked_publisher import AckedPublisher
+from sluicegate.bus.connection import Connection
+from sluicegate.bus.declaration import Declarations
+from sluicegate.bus.worker import Settlement, Worker
+from sluicegate.contracts.subjects import DEADLETTER_STREAM, USAGE, USAGE_WRITER
+from sluicegate.runtime.health import Health, internal_app, serve_internal
+from sluicegate.store.pool import Connection as PostgresConnection
+from sluicegate.store.pool import Pool, open_pool
+from sluicegate.usage_writer import repository
+from sluicegate.usage_writer.config import WriterSettings
+from sluicegate.usage_writer.dimensions import Dimensions
+from sluicegate.usage_writer.handlers import UsageHandler
+from sluicegate.usage_writer.metrics import Metrics
+from sluicegate.usage_writer.spent import SpentHandler
+from sluicegate.usage_writer.subscribers import Intake, subscribe
+
+_log = structlog.get_logger("sluicegate.usage_writer.wiring")
+
+NAME: Final = "sluicegate-usage-writer"
+_LOOK_EVERY_S: Final = 2.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
+    """Run usage-writer until `stop` is set. Starts, and goes on, without PostgreSQL or NATS."""
+    health = Health("postgres", "nats", "consumer")
+    metrics = Metrics()
+    url = settings.nats_url.get_secret_value()
+    connection = Connection(NAME)
+    dimensions = Dimensions()
+
+    async def prepare(new: PostgresConnection) -> None:
+        # A new connection may lead to another server, or an older state of it.
+        handler.forget()
+        await repository.make_stage(new)
+
+    pool = await open_pool(
+        settings.postgres_dsn.get_secret_value(),
+        application_name=NAME,
+        max_size=settings.batches_in_flight + 4,
+        server_settings={"jit": "off"},
+        init=prepare,
+    )
+    publisher = AckedPublisher(connection)
+    handler = UsageHandler(
+        pool,
+        dimensions,
+        Settlement(publisher, "usage-writer"),
+        metrics,
+        retention_days=settings.usage_retention_days,
+        transaction_rows=settings.transaction_rows,
+    )
+    intake = Intake(handler, settings.batches_in_flight)
+    js = connection.jetstream(timeout=2.0)
+    spent = SpentHandler(pool, js)
+    declarations = Declarations(
+        connection,
+        streams=(USAGE, DEADLETTER_STREAM),
+        consumers=(USAGE_WRITER,),
+        buckets=(),
+        replicas=settings.nats_replicas,
+    )
+    worker = Worker(
+        url,
+        name=f"{NAME}-consumer",
+        declarations=declarations,
+        subscribe=lambda broker: subscribe(broker, settings, intake, spent),
+        before_close=intake.drain,
+    )
+    app = internal_app(health, metrics.registry)
+    async with serve_internal(app, settings.internal_host, settings.internal_port) as port:
+        _log.info("started", internal_port=port)
+        background = [
+            asyncio.create_task(connection.open(url), name="nats"),
+            asyncio.create_task(declarations.run(), name="declarations"),
+            asyncio.create_task(_watch_postgres(pool, health), name="watch-postgres"),
+            asyncio.create_task(_watch_nats(js, connection, declarations, worker, health, metrics), name="watch-nats"),
+        ]
+        consuming = asyncio.create_task(worker.run(), name="worker")
+        await stop.wait()
+        _log.info("stopping")
+        worker.stop()
+        await consuming
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await _close(pool, connection)
+
+
+async def _close(pool: Pool, connection: Connection) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()
+    await connection.close()
+
+
+async def _watch_postgres(pool: Pool, health: Health) -> None:
+    while True:
+        try:
+            async with pool.acquire() as connection:
+                is_migrated = await repository.is_migrated(connection)
+            health.set_ready("postgres", is_migrated, "" if is_migrated else "not migrated")
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            health.set_ready("postgres", False, f"{type(error).__name__}: {error}")
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _watch_nats(
+    js: JetStreamContext,
+    connection: Connection,
+    declarations: Declarations,
+    worker: Worker,
+    health: Health,
+    metrics: Metrics,
+) -> None:
+    while True:
+        is_declared = connection.is_connected and declarations.is_declared
+        health.set_ready("nats", is_declared, "" if is_declared else "no connection or no streams")
+        health.set_ready("consumer", worker.is_consuming, "" if worker.is_consuming else "not consuming")
+        if is_declared:
+            try:
+                await _measure_lag(js, metrics)
+            except (NatsError, APIError, TimeoutError) as error:
+                _log.debug("lag not known", reason=str(error))
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _measure_lag(js: JetStreamContext, metrics: Metrics) -> None:
+    info = await js.consumer_info(USAGE_WRITER.stream, USAGE_WRITER.durable)
+    unread = (info.num_pending or 0) + (info.num_ack_pending or 0)
+    metrics.pending.set(unread)
+    age_s = 0.0
+    if unread:
+        floor = info.ack_floor.stream_seq if info.ack_floor else 0
+        try:
+            oldest = await js.get_msg(
+                USAGE_WRITER.stream, seq=floor + 1, subject=USAGE_WRITER.filter_subject, next=True
+            )
+        except NotFoundError:
+            oldest = None
+        if oldest is not None and oldest.time is not None:
+            age_s = max(0.0, time.time() - oldest.time.timestamp())
+    metrics.oldest_unread_seconds.set(age_s)
