@@ -14,6 +14,7 @@ class Endpoint(NamedTuple):
 
 
 CHAT: Final = Endpoint("chat.completions", "openai", b"/chat/completions")
+MODELS: Final = Endpoint("models", "openai", b"/models")
 
 # Paths of POST requests that the protocol class takes over.
 DATA_PLANE: Final[dict[bytes, Endpoint]] = {

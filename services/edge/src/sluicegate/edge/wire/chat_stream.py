@@ -37,7 +37,7 @@ _DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[msgspec.Raw] | None | msgspec.UnsetType = msgspec.UNSET
+    choices: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -129,12 +129,7 @@ class ChatStreamScan:
 
     def _pass(self, data: bytes) -> bytes:
         """Pass whole LF events: as they are, but for the few that hold a marker."""
-        if (
-            b'"error"' in data
-            or b"\nid" in data
-            or b"\nretry" in data
-            or data.startswith((b"id", b"retry", b"\n"))
-        ):
+        if b'"error"' in data or b"\nid" in data or b"\nretry" in data or data.startswith((b"id", b"retry", b"\n")):
             return self._pass_each(data)
         sentinel = data.find(b"[DONE]\n")
         if sentinel >= 0:

@@ -4,6 +4,7 @@ Values of one field are overwritten by larger ones, never added: some providers 
 on every chunk. `"usage": null` is not usage.
 """
 
+import json
 from typing import Any, Final
 
 import msgspec
@@ -55,6 +56,7 @@ class _Envelope(msgspec.Struct):
 
 
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_lenient: Final = json.JSONDecoder()
 _decode_any: Final = msgspec.json.Decoder().decode
 
 
@@ -78,6 +80,19 @@ def usage_of_document(document: bytes, into: TokenUsage | None = None) -> TokenU
         return _usage_of_odd_document(document, into)
     reported = envelope.usage or (envelope.x_groq.usage if envelope.x_groq else None)
     return into if reported is None else merge_usage(into, reported)
+
+
+def usage_at_the_end(tail: bytes) -> TokenUsage | None:
+    """Return the usage in the last bytes of a document that was too large to keep; None: none there."""
+    at = tail.rfind(b'"usage"')
+    colon = tail.find(b":", at)
+    if at < 0 or colon < 0:
+        return None
+    try:
+        reported, _ = _lenient.raw_decode(tail[colon + 1 :].decode("utf-8", "replace").lstrip())
+    except (ValueError, RecursionError):
+        return None
+    return usage_of_document(msgspec.json.encode({"usage": reported}))
 
 
 def _usage_of_odd_document(document: bytes, into: TokenUsage | None) -> TokenUsage | None:

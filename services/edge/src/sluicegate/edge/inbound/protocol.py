@@ -1,0 +1,457 @@
+"""A client's connection: uvicorn's HTTP protocol, with data-plane requests taken over at the byte level.
+
+Rule: requests of one connection are answered one after another, in the order they came, whoever answers
+them. The client is never kept unread while its request runs, because only reading shows that it has gone;
+FIN means gone.
+
+Theory: the parser cannot be paused, so a pipelined request's callbacks fire while an earlier one is still
+being answered. Each request therefore becomes an entry: an `Exchange` (ours), a uvicorn cycle (for the
+ASGI app) or a refusal. One entry is current; the others wait in `_waiting`.
+
+Mechanics: `on_headers_complete` decides who answers. Our own requests never reach uvicorn's cycle; for all
+others the parent's callbacks run, and its `_start_asgi_task` is where they get in line. Upgrades (h2c,
+WebSocket) are ignored as HTTP allows: the head is parsed again without them, and the body follows.
+Time limits are numbers that `inbound.deadlines` compares; uvicorn's own keep-alive timer is not used.
+
+Limits: a client may have 64 requests or 1 MiB waiting; beyond that its connection ends after the current
+answer. Head size and count, body size and the bytes buffered by the process are bounded by settings.
+uvicorn's minor version is pinned, and a test names every internal that is used here.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from sluicegate.contracts.ids import uuid7_text
+from sluicegate.edge.edge import Edge
+from sluicegate.edge.errors import Refusal
+from sluicegate.edge.inbound.paths import DATA_PLANE
+from sluicegate.edge.inbound.responses import CONTINUE, render_refusal
+from sluicegate.edge.phases import order
+from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.phases.refuse import cancel, refuse
+from sluicegate.runtime.logs import get_logger
+
+_MAX_WAITING: Final = 64
+_MAX_WAITING_BYTES: Final = 1024 * 1024
+_SMALL_BODY_BYTES: Final = 64 * 1024
+_LINGER_S: Final = 2.0
+_WRITE_HIGH_BYTES: Final = 256 * 1024
+_WRITE_LOW_BYTES: Final = 64 * 1024
+_BODY_BYTES_PER_S: Final = 32 * 1024
+_UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_log = get_logger(__name__)
+
+Entry = Exchange | tuple[RequestResponseCycle, Any] | Refusal
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """One client connection. `deadline` is in loop time; 0: nothing is due."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)
+        edge: Edge = app_state["edge"]
+        self.edge = edge
+        self._settings = edge.settings
+        self._current: Entry | None = None
+        self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._receiving: Exchange | None = None
+        self._is_asgi = False
+        self._is_in_head = False
+        self._is_closing = False
+        self._is_broken = False
+        self._head_bytes = 0
+        self._body_started = 0.0
+        self.deadline = 0.0
+
+    # Connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the parent
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES, low=_WRITE_LOW_BYTES)
+        self.edge.metrics.connections += 1
+        self.edge.metrics.open_connections += 1
+        self.deadline = self.loop.time() + self._settings.header_timeout_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.edge.metrics.open_connections -= 1
+        self._gone()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._gone()
+
+    def _gone(self) -> None:
+        """The client has gone: its running request ends, what it had sent ahead is forgotten."""
+        self._is_closing = self._is_broken = True
+        self._waiting.clear()
+        receiving, self._receiving = self._receiving, None
+        current, self._current = self._current, None
+        for exchange in {receiving, current}:
+            if isinstance(exchange, Exchange):
+                cancel(exchange)
+                self.edge.release_body(exchange)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_broken:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse_connection(Refusal("invalid_request", "This is not a valid HTTP/1.1 request.", closes=True))
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._settings.max_header_bytes:
+                self._refuse_head_size()
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on without the upgrade: parse the head again without it, then what followed."""
+        method, url = self.parser.get_method(), self.url
+        lines = [b"%b %b HTTP/1.1" % (method, url)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse_connection(Refusal("invalid_request", msg, closes=True))
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._receiving = None
+        self._is_asgi = False
+        if self._current is None:
+            self.deadline = self.loop.time() + self._settings.header_timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > self._settings.max_header_bytes:
+            self._refuse_head_size()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if self._is_broken:
+            return
+        if self.parser.should_upgrade():
+            return
+        try:
+            self._begin_message()
+        except Refusal as refusal:
+            self._refuse_connection(refusal)
+        except Exception:  # noqa: BLE001 - httptools would hide it in an error of its own
+            _log.exception("a request head could not be handled")
+            self._refuse_connection(Refusal("internal_error", "The gateway failed on this request.", closes=True))
+
+    def _begin_message(self) -> None:
+        head = dict(self.headers)
+        if len(self.headers) > self._settings.max_headers:
+            raise Refusal("headers_too_large", f"More than {self._settings.max_headers} headers.", closes=True)
+        size = len(self.url) + sum(map(len, head.values())) + sum(map(len, head))
+        if size > self._settings.max_header_bytes:
+            raise self._head_too_large()
+        is_http10 = self.parser.get_http_version() != "1.1"
+        if not is_http10 and b"host" not in head:
+            raise Refusal("invalid_request", "The request has no `host` header.", closes=True)
+        coding = head.get(b"transfer-encoding")
+        if coding is not None and coding.strip().lower() != b"chunked":
+            raise Refusal("not_implemented", "Only the transfer encoding `chunked` is known.", closes=True)
+        path, _, query = self.url.partition(b"?")
+        if not path.startswith(b"/"):
+            path, query = self._absolute_form()
+        endpoint = DATA_PLANE.get(path) if self.parser.get_method() == b"POST" else None
+        if endpoint is None:
+            self._begin_asgi()
+            return
+        exchange = Exchange(
+            self.edge,
+            self,
+            endpoint,
+            head,
+            query,
+            keeps_alive=self.parser.should_keep_alive() and not is_http10,
+            is_http10=is_http10,
+        )
+        self._receiving = exchange
+        self._body_started = self.loop.time()
+        if self._current is None:
+            self._start(exchange)
+        else:
+            self._line_up(exchange)
+
+    def _absolute_form(self) -> tuple[bytes, bytes]:
+        try:
+            parsed = httptools.parse_url(self.url)
+        except httptools.HttpParserInvalidURLError:
+            raise Refusal("invalid_request", "The request target is not a URL.", closes=True) from None
+        return parsed.path or b"/", parsed.query or b""
+
+    def _begin_asgi(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
+        self._is_asgi = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._receiving
+        if exchange is None:
+            if self._is_asgi and not self._is_broken:
+                super().on_body(body)
+            return
+        if exchange.is_settled:
+            return
+        exchange.received_bytes += len(body)
+        exchange.held_bytes += len(body)
+        exchange.parts.append(body)
+        self.edge.buffered_bytes += len(body)
+        if exchange is not self._current:
+            self._waiting_bytes += len(body)
+            if self._waiting_bytes > _MAX_WAITING_BYTES:
+                self._stop_reading_ahead()
+        elif exchange.received_bytes > self._settings.max_body_bytes:
+            refuse(exchange, self._body_too_large())
+        elif self.edge.buffered_bytes > self._settings.max_buffered_bytes:
+            refuse(exchange, Refusal("gateway_overloaded", "Too many large requests at once. Try again."))
+
+    def on_message_complete(self) -> None:
+        exchange = self._receiving
+        if exchange is None:
+            if self._is_asgi and not self._is_broken:
+                super().on_message_complete()
+            return
+        self._receiving = None
+        exchange.is_whole = True
+        self._head_bytes = 0
+        if exchange is self._current:
+            self.deadline = 0.0
+            if exchange.is_settled:
+                self._after_refused_body()
+            else:
+                order.run(exchange)
+
+    # Requests, one after another
+
+    def _start(self, exchange: Exchange) -> None:
+        """The exchange is current: authenticate it, and run it once its body is there."""
+        self._current = exchange
+        order.begin(exchange)
+        if exchange.is_settled:
+            return
+        if exchange.is_whole:
+            order.run(exchange)
+            return
+        self.deadline = self._body_started + self._settings.body_timeout_s
+        length = exchange.head.get(b"content-length")
+        if length is not None and int(length) > self._settings.max_body_bytes:
+            refuse(exchange, self._body_too_large())
+        elif exchange.head.get(b"expect", b"").lower() == b"100-continue" and not exchange.parts:
+            self.transport.write(CONTINUE)
+
+    def _line_up(self, entry: Entry) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            self._stop_reading_ahead()
+        else:
+            self._waiting.append(entry)
+
+    def _stop_reading_ahead(self) -> None:
+        """The client sends far ahead: what it sent is answered as far as it is whole, then the connection ends."""
+        self._is_broken = True
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            self.edge.release_body(receiving)
+            if receiving in self._waiting:
+                self._waiting.remove(receiving)
+        self._line_up_close()
+
+    def _line_up_close(self) -> None:
+        self._waiting.append(Refusal("invalid_request", "Too many requests sent ahead of their answers.", closes=True))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._current is None:
+            self._current = (cycle, app)
+            self.deadline = 0.0
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._line_up((cycle, app))
+
+    def on_response_complete(self) -> None:
+        """An answer of the ASGI app is out."""
+        if isinstance(self._current, tuple):
+            keeps_alive = self._current[0].keep_alive and not self.edge.is_draining
+            self._current = None
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._next(keeps_alive=keeps_alive)
+
+    def _next(self, *, keeps_alive: bool) -> None:
+        if self.transport.is_closing():
+            return
+        if not keeps_alive or self._is_closing:
+            self._close()
+            return
+        while self._waiting and self._current is None:
+            entry = self._waiting.popleft()
+            if isinstance(entry, Exchange):
+                self._waiting_bytes = max(0, self._waiting_bytes - entry.received_bytes)
+                self._start(entry)
+            elif isinstance(entry, Refusal):
+                self._refuse_connection(entry)
+            else:
+                self._start_asgi_task(*entry)
+        if self._current is None and not self.transport.is_closing():
+            settings = self._settings
+            timeout_s = settings.header_timeout_s if self._is_in_head else settings.keep_alive_timeout_s
+            self.deadline = self.loop.time() + timeout_s
+
+    # The client, as phases see it
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self.client[0] if self.client else ""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the current answer."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def finish(self, exchange: Exchange, data: bytes) -> None:
+        """Send the last bytes of the current answer; then the next request, or the end."""
+        if exchange is not self._current:
+            return
+        if data:
+            self.write(data)
+        if not exchange.is_whole:
+            return
+        self._current = None
+        self.server_state.total_requests += 1
+        self._next(keeps_alive=exchange.keeps_alive)
+
+    def refuse_body(self, exchange: Exchange) -> None:
+        """The answer comes before the request is whole. A small rest is read and thrown away."""
+        self.edge.release_body(exchange)
+        length = exchange.head.get(b"content-length", b"")
+        is_small = length.isdigit() and int(length) <= _SMALL_BODY_BYTES
+        if not is_small or b"expect" in exchange.head:
+            exchange.keeps_alive = False
+        if not exchange.keeps_alive:
+            self.deadline = self.loop.time() + _LINGER_S
+
+    def abort(self) -> None:
+        """Cut the connection: the client takes nothing."""
+        self.transport.abort()
+
+    def _after_refused_body(self) -> None:
+        current, self._current = self._current, None
+        if isinstance(current, Exchange):
+            self._next(keeps_alive=current.keeps_alive)
+
+    # Ends
+
+    def shutdown(self) -> None:
+        """The server stops: idle connections close, the others after their current answer."""
+        if self._current is None and not self._is_in_head:
+            self._close()
+            return
+        if isinstance(self._current, tuple):
+            self._current[0].keep_alive = False
+        elif isinstance(self._current, Exchange):
+            self._current.keeps_alive = False
+        self._waiting.clear()
+
+    def expire(self, now: float) -> None:
+        """A deadline has passed while the client was sending, idle, or lingering."""
+        receiving = self._receiving
+        if self._current is None and not self._is_in_head:
+            self._close()
+        elif self._current is None:
+            self._refuse_connection(Refusal("request_timeout", "The request head took too long.", closes=True))
+        elif isinstance(self._current, Exchange) and receiving is self._current:
+            allowed_s = self._settings.body_timeout_s + receiving.received_bytes / _BODY_BYTES_PER_S
+            if receiving.is_settled:
+                self._close()
+            elif now < self._body_started + allowed_s:
+                self.deadline = self._body_started + allowed_s
+            else:
+                refuse(receiving, Refusal("request_timeout", "The request body took too long.", closes=True))
+        else:
+            self.deadline = 0.0
+
+    def _close(self) -> None:
+        self._is_closing = self._is_broken = True
+        self.deadline = 0.0
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse_connection(self, refusal: Refusal) -> None:
+        """Answer what cannot be a request, behind the answers that are due, and close."""
+        self._is_in_head = False
+        if self._is_closing:
+            return
+        if self._current is not None:
+            self._is_broken = True
+            receiving, self._receiving = self._receiving, None
+            if receiving is not None and receiving is self._current:
+                # The body of the current request is broken: its answer is this refusal.
+                receiving.is_whole = True
+                self.edge.release_body(receiving)
+                refuse(receiving, refusal)
+                return
+            if receiving is not None and receiving in self._waiting:
+                self._waiting.remove(receiving)
+            self._waiting.append(refusal)
+            return
+        self.edge.metrics.count_request("none", refusal.status, "rejected")
+        self.write(render_refusal(refusal, "openai", uuid7_text(), keep_alive=False))
+        self._close()
+
+    def _refuse_head_size(self) -> None:
+        if not self._is_broken:
+            self._refuse_connection(self._head_too_large())
+            self._is_broken = True
+
+    def _head_too_large(self) -> Refusal:
+        limit = self._settings.max_header_bytes
+        return Refusal("headers_too_large", f"The request head is larger than {limit} bytes.", closes=True)
+
+    def _body_too_large(self) -> Refusal:
+        limit = self._settings.max_body_bytes
+        return Refusal("request_too_large", f"The body is larger than {limit} bytes.", closes=True)
+
+    # Back-pressure
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self._current, Exchange) and self._current.relay is not None:
+            self._current.relay.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if isinstance(self._current, Exchange) and self._current.relay is not None:
+            self._current.relay.resume()

@@ -1,0 +1,1 @@
+"""The provider side: connections, pools, requests."""

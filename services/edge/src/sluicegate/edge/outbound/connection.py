@@ -1,0 +1,222 @@
+"""One connection to a provider: HTTP/1.1 answers parsed from bytes, one call to the reader per read.
+
+Rule: everything that one read brought is handed on in one piece, so that it can leave in one write.
+Mechanics: httptools calls back for each part; parts are gathered and given to the reader when the
+parser returns. `should_keep_alive()` is true only inside `on_message_complete`, so it is asked there.
+1xx answers arrive as whole messages and are skipped. An answer without a length ends with EOF; over
+TLS only a clean close brings `eof_received`, anything else is a truncated answer.
+Limits: gzip and deflate are undone (once); other encodings are an error of the provider.
+"""
+
+import asyncio
+import zlib
+from typing import Final, Protocol
+
+import httptools
+
+_MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
+_MAX_HEAD_BYTES: Final = 256 * 1024
+
+
+class AnswerReader(Protocol):
+    """Whoever waits for the answer on a connection."""
+
+    def on_read(self, connection: "ProviderConnection", data: bytes, *, is_end: bool) -> None:
+        """Take the decoded body bytes of one read; status and headers stand in the connection."""
+
+    def on_lost(self, connection: "ProviderConnection", reason: str) -> None:
+        """The connection broke, or the answer made no sense, before the answer's end."""
+
+
+class ConnectionOwner(Protocol):
+    """The pool that a connection goes back to."""
+
+    def give_back(self, connection: "ProviderConnection") -> None:
+        """Take a connection whose answer was read whole and that can be used again."""
+
+    def drain(self, connection: "ProviderConnection") -> None:
+        """Bound the time of a connection whose answer is no longer read but has not ended."""
+
+    def forget(self, connection: "ProviderConnection") -> None:
+        """Drop a connection that is closed."""
+
+
+class ProviderConnection(asyncio.Protocol):
+    """A connection that carries one request and its answer at a time."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts: list[bytes] = []
+        self._reader: AnswerReader | None = None
+        self._inflater: zlib._Decompress | None = None
+        self._problem: str | None = None
+        self._head_bytes = 0
+        self._is_informational = False
+        self._has_length = False
+        self._is_end = False
+        self._keeps_alive = False
+        self._is_paused = False
+        self.is_draining = False
+        self.is_closed = False
+        self.has_bytes = False
+        self.uses = 0
+        self.idle_since = 0.0
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+
+    # Called by whoever uses the connection
+
+    def send(self, reader: AnswerReader, request: bytes) -> None:
+        """Send one whole request; its answer goes to `reader`."""
+        self._reader = reader
+        self._is_end = self.has_bytes = False
+        self._head_bytes = 0
+        self.status = 0
+        self.uses += 1
+        self.transport.write(request)
+
+    def close(self) -> None:
+        """Close at once and tell nobody: the reader has given up."""
+        self._reader = None
+        if not self.is_closed:
+            self.is_closed = True
+            self._owner.forget(self)
+            self.transport.abort()
+
+    def detach(self) -> None:
+        """The reader has all it needs: the connection goes back as soon as its answer has ended."""
+        self._reader = None
+        if self.is_closed:
+            return
+        self.resume()
+        if not self._is_end:
+            # `[DONE]` is often read before the last chunk of the body.
+            self.is_draining = True
+            self._owner.drain(self)
+        elif self._keeps_alive:
+            self._owner.give_back(self)
+        else:
+            self.close()
+
+    def pause(self) -> None:
+        """Stop reading: the client takes no more for now."""
+        if not self._is_paused and not self.is_closed:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._is_paused:
+            self._is_paused = False
+            if not self.is_closed:
+                self.transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a stream transport is all that connects here
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if reader is None and not self.is_draining:
+            self.close()
+            return
+        self.has_bytes = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail("an answer that is not HTTP/1.1")
+            return
+        except httptools.HttpParserUpgrade:
+            self._fail("an upgrade that nobody asked for")
+            return
+        if not self.status or self._is_informational:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self._problem = "headers without end"
+        if self._problem is not None:
+            self._fail(self._problem)
+        elif reader is None:
+            self._drained()
+        elif self.status:
+            self._hand_on(reader)
+
+    def eof_received(self) -> None:
+        reader = self._reader
+        if reader is not None and self.status and not self._has_length and not self._is_end:
+            self._is_end = True
+            self._keeps_alive = False
+            self._hand_on(reader)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._owner.forget(self)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.on_lost(self, "a connection that broke" if exc else "a connection that closed too early")
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self.headers = {}
+        self._has_length = False
+        self._inflater = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._is_informational = status < 200
+        if self._is_informational:
+            return
+        self.status = status
+        headers = self.headers
+        self._has_length = b"content-length" in headers or b"transfer-encoding" in headers or status in (204, 304)
+        encoding = headers.get(b"content-encoding", b"identity").lower()
+        if encoding in (b"gzip", b"x-gzip"):
+            self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        elif encoding == b"deflate":
+            self._inflater = zlib.decompressobj()
+        elif encoding != b"identity":
+            self._problem = f"an answer in the encoding {encoding.decode('latin-1')!r}"
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._is_informational:
+            return
+        self._is_end = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+    def _drained(self) -> None:
+        self._parts.clear()
+        if self._is_end:
+            self.is_draining = False
+            self.detach()
+
+    def _hand_on(self, reader: AnswerReader) -> None:
+        parts = self._parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if self._inflater is not None and data:
+            try:
+                data = self._inflater.decompress(data, _MAX_INFLATED_BYTES)
+            except zlib.error:
+                self._fail("an answer whose encoding is broken")
+                return
+            if self._inflater.unconsumed_tail:
+                self._fail("an answer that inflates without end")
+                return
+        reader.on_read(self, data, is_end=self._is_end)
+
+    def _fail(self, reason: str) -> None:
+        reader = self._reader
+        self.close()
+        if reader is not None:
+            reader.on_lost(self, reason)

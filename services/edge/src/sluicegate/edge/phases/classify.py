@@ -1,0 +1,108 @@
+"""What is asked for: the few top-level fields that the gateway needs, and the body's good form.
+
+Everything else in the body is the provider's business and passes as bytes.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from sluicegate.edge.errors import Refusal
+from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.wire.usage import BYTES_PER_TOKEN
+
+MAX_MODEL_LENGTH: Final = 256
+TOKENS_PER_IMAGE: Final = 1_600
+_NO_MESSAGES: Final = msgspec.Raw(b"")
+_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
+_BASE64: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\]*")
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    """The top level of a chat request, as far as the gateway reads it."""
+
+    model: str = ""
+    messages: msgspec.Raw = _NO_MESSAGES
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    user: str | None = None
+
+    @property
+    def asks_for_usage(self) -> bool:
+        """Whether the client itself asked for the usage chunk."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+
+_decode: Final = msgspec.json.Decoder(ChatRequest).decode
+
+
+def classify(exchange: Exchange) -> None:
+    """Decode the top level of the body and check what the gateway relies on."""
+    _check_media_type(exchange.head)
+    parts = exchange.parts
+    body = exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
+    parts.clear()
+    chat = exchange.chat = decode_chat(body)
+    if not chat.model:
+        raise Refusal("invalid_request", "`model` is missing: name one of GET /v1/models.", param="model")
+    if len(chat.model) > MAX_MODEL_LENGTH:
+        raise Refusal("invalid_request", f"`model` is longer than {MAX_MODEL_LENGTH} characters.", param="model")
+    if not bytes(chat.messages).startswith(b"["):
+        raise Refusal("invalid_request", "`messages` must be an array.", param="messages")
+    for name, value in (
+        ("max_tokens", chat.max_tokens),
+        ("max_completion_tokens", chat.max_completion_tokens),
+        ("n", chat.n),
+    ):
+        if value is not None and value < 1:
+            raise Refusal("invalid_request", f"`{name}` must be at least 1.", param=name)
+
+
+def _check_media_type(head: dict[bytes, bytes]) -> None:
+    encoding = head.get(b"content-encoding")
+    if encoding is not None and encoding.lower() != b"identity":
+        raise Refusal("unsupported_media_type", "The body is compressed. Send it as it is.")
+    media_type = head.get(b"content-type")
+    if media_type is not None and b"json" not in media_type.lower():
+        raise Refusal("unsupported_media_type", "The body must be JSON: send `content-type: application/json`.")
+
+
+def decode_chat(body: bytes) -> ChatRequest:
+    """Decode a chat request's top level. Refusal: not a JSON object in UTF-8, or a field of a wrong type."""
+    try:
+        # msgspec does not check the UTF-8 of what it skips.
+        if not body.isascii():
+            body.decode()
+        return _decode(body)
+    except UnicodeDecodeError as error:
+        raise Refusal("invalid_json", f"The body is not UTF-8: {error.reason} at byte {error.start}.") from error
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise Refusal("invalid_json", f"The body is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise Refusal("invalid_json", "The body is nested too deeply.") from error
+
+
+def _wrong_type(text: str) -> Refusal:
+    place = _PLACE.search(text)
+    if place is None:
+        return Refusal("invalid_json", f"The body is not a JSON object: {text}.")
+    field = place.group(1)
+    return Refusal("invalid_request", f"`{field}` has a wrong type: {text[: place.start()]}.", param=field)
+
+
+def estimate_input_tokens(body: bytes) -> int:
+    """Estimate input: bytes ÷ 4; what stands behind `;base64,` counts as 1 600 tokens each time."""
+    if b";base64," not in body:
+        return -(-len(body) // BYTES_PER_TOKEN)
+    spans = [match.end() - match.start() for match in _BASE64.finditer(body)]
+    return -(-(len(body) - sum(spans)) // BYTES_PER_TOKEN) + TOKENS_PER_IMAGE * len(spans)

@@ -1,0 +1,112 @@
+"""The state of one request and its answer, from the end of its head to its one end state. No behaviour of a phase."""
+
+import time
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sluicegate.contracts.ids import uuid7_text
+from sluicegate.edge.inbound.paths import Endpoint
+
+if TYPE_CHECKING:
+    from sluicegate.edge.edge import Edge
+    from sluicegate.edge.mirrors.targets import Target
+    from sluicegate.edge.mirrors.view import Principal
+    from sluicegate.edge.phases.classify import ChatRequest
+    from sluicegate.edge.phases.relay import Relay
+
+
+class Client(Protocol):
+    """The client's connection, as phases see it."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; a client that has gone takes them silently."""
+
+    def finish(self, exchange: "Exchange", data: bytes) -> None:
+        """Send the last bytes of this exchange's answer and go on with the next request, or close."""
+
+    def refuse_body(self, exchange: "Exchange") -> None:
+        """The answer is out before the request is whole: throw the rest of it away, then close."""
+
+    def abort(self) -> None:
+        """Cut the connection."""
+
+    @property
+    def address(self) -> str:
+        """The client's address, for the aggregated refusals."""
+
+
+class Exchange:
+    """One request and its answer. `started_ns` is a monotonic clock, `started_at_us` is the wall clock."""
+
+    __slots__ = (
+        "admitted",
+        "attempts",
+        "body",
+        "chat",
+        "client",
+        "edge",
+        "endpoint",
+        "first_token_ns",
+        "head",
+        "held_bytes",
+        "is_http10",
+        "is_settled",
+        "is_whole",
+        "keeps_alive",
+        "parts",
+        "principal",
+        "provider_ns",
+        "query",
+        "received_bytes",
+        "relay",
+        "request_id",
+        "started_at_us",
+        "started_ns",
+        "state",
+        "target",
+        "targets",
+        "upstream_request_id",
+    )
+
+    def __init__(
+        self,
+        edge: "Edge",
+        client: Client,
+        endpoint: Endpoint,
+        head: dict[bytes, bytes],
+        query: bytes,
+        *,
+        keeps_alive: bool,
+        is_http10: bool,
+    ) -> None:
+        self.edge = edge
+        self.client = client
+        self.endpoint = endpoint
+        self.head = head
+        self.query = query
+        self.keeps_alive = keeps_alive
+        self.is_http10 = is_http10
+        now_ns = time.time_ns()
+        self.started_at_us = now_ns // 1000
+        self.started_ns = time.monotonic_ns()
+        self.request_id = uuid7_text(self.started_at_us)
+        self.state: Literal["waiting", "receiving", "running", "ended"] = "waiting"
+        self.parts: list[bytes] = []
+        self.received_bytes = 0
+        self.held_bytes = 0
+        self.is_whole = False
+        self.body = b""
+        self.principal: Principal | None = None
+        self.chat: ChatRequest | None = None
+        self.targets: tuple[Target, ...] = ()
+        self.target: Target | None = None
+        self.relay: Relay | None = None
+        self.admitted = False
+        self.is_settled = False
+        self.attempts: list[tuple[str, int | None, int, int | None, int]] = []
+        self.first_token_ns = 0
+        self.provider_ns = 0
+        self.upstream_request_id: str | None = None
+
+    def elapsed_us(self) -> int:
+        """Return µs since the request's head was whole."""
+        return (time.monotonic_ns() - self.started_ns) // 1000

@@ -1,0 +1,45 @@
+"""The order of the phases, written once.
+
+    head whole:  authenticate
+    body whole:  classify → route → admit → relay → settle
+
+Each phase takes the exchange and raises Refusal to end it. `settle` runs once, from whatever ends the
+request: the relay, a refusal, the client going away, a stop.
+"""
+
+from sluicegate.edge.errors import Refusal
+from sluicegate.edge.phases.admit import admit
+from sluicegate.edge.phases.authenticate import authenticate
+from sluicegate.edge.phases.classify import classify
+from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.phases.refuse import fail, refuse
+from sluicegate.edge.phases.relay import Relay
+from sluicegate.edge.phases.route import route
+
+
+def begin(exchange: Exchange) -> None:
+    """The exchange's turn has come and its head is whole."""
+    exchange.state = "receiving"
+    exchange.edge.open_exchanges.add(exchange)
+    exchange.edge.metrics.in_flight += 1
+    try:
+        authenticate(exchange)
+    except Refusal as refusal:
+        refuse(exchange, refusal)
+    except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
+        fail(exchange)
+
+
+def run(exchange: Exchange) -> None:
+    """The body is whole."""
+    exchange.state = "running"
+    try:
+        classify(exchange)
+        route(exchange)
+        admit(exchange)
+        exchange.relay = relay = Relay(exchange)
+        relay.start()
+    except Refusal as refusal:
+        refuse(exchange, refusal)
+    except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
+        fail(exchange)

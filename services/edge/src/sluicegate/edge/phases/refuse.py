@@ -1,0 +1,52 @@
+"""Ends that are not an answer: a refusal, a fault of our own, the client going away, the process stopping."""
+
+from sluicegate.edge.errors import Refusal
+from sluicegate.edge.inbound.responses import render_refusal
+from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.phases.settle import settle, settle_refused
+from sluicegate.runtime.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+def refuse(exchange: Exchange, refusal: Refusal) -> None:
+    """End the exchange with an error; nothing of an answer has been sent."""
+    if exchange.is_settled:
+        return
+    if refusal.closes or exchange.edge.is_draining:
+        exchange.keeps_alive = False
+    if not exchange.is_whole:
+        exchange.client.refuse_body(exchange)
+    settle_refused(exchange, refusal)
+    exchange.client.finish(
+        exchange,
+        render_refusal(refusal, exchange.endpoint.dialect, exchange.request_id, keep_alive=exchange.keeps_alive),
+    )
+
+
+def fail(exchange: Exchange) -> None:
+    """End the exchange after a fault of our own; called from an except block."""
+    _log.exception("a request failed on a fault of the gateway", request_id=exchange.request_id)
+    if exchange.relay is not None and exchange.relay.has_answered:
+        settle(exchange, outcome="stream_interrupted", status=200, error_code="internal_error")
+        exchange.client.abort()
+        return
+    refuse(exchange, Refusal("internal_error", "The gateway failed on this request. Its log has the request id."))
+
+
+def cancel(exchange: Exchange) -> None:
+    """The client has gone."""
+    if exchange.is_settled or exchange.state == "waiting":
+        return
+    if exchange.relay is not None:
+        exchange.relay.cancel()
+    else:
+        settle(exchange, outcome="client_cancelled", status=499, error_code="client_closed")
+
+
+def stop(exchange: Exchange) -> None:
+    """The process ends now: what has not ended by itself ends here, with its record."""
+    if exchange.relay is not None:
+        exchange.relay.stop()
+    else:
+        refuse(exchange, Refusal("gateway_overloaded", "The gateway is stopping. Try again.", closes=True))

@@ -1,0 +1,121 @@
+"""Builds one edge process out of its parts. The only place that makes real objects."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+
+from sluicegate.bus.acked_publisher import AckedPublisher
+from sluicegate.bus.connection import Connection
+from sluicegate.edge.config import EdgeSettings
+from sluicegate.edge.edge import Edge
+from sluicegate.edge.inbound.deadlines import Timed, sweep
+from sluicegate.edge.journal.journal import Journal, JournalSettings
+from sluicegate.edge.metrics import Metrics, sample_loop_lag
+from sluicegate.edge.mirrors.feed import MirrorFeed
+from sluicegate.edge.mirrors.view import View
+from sluicegate.edge.outbound.pool import Pools
+from sluicegate.edge.phases.refuse import stop
+from sluicegate.edge.refused_keys import RefusedKeys
+from sluicegate.edge.worker_port import Readiness
+from sluicegate.runtime.key_ring import KeyRing
+
+_JOURNAL_CLOSE_S = 5.0
+
+
+class EdgeProcess:
+    """One edge process: `start` and `stop` run with the server, in its loop."""
+
+    def __init__(self, settings: EdgeSettings, connections: Callable[[], set[Timed]]) -> None:
+        """`connections`: the server's live client connections."""
+        self.settings = settings
+        self.metrics = Metrics()
+        self._connections = connections
+        self._edge_id = str(uuid.uuid4())
+        self._connection = Connection(f"sluicegate-edge-{self._edge_id[:8]}")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._feed: MirrorFeed | None = None
+        self._journal: Journal | None = None
+        self.edge: Edge | None = None
+
+    async def start(self) -> Edge:
+        """Build everything and start it. NATS may be away: the process is then not ready."""
+        settings, metrics = self.settings, self.metrics
+        pools = Pools()
+        key_ring = KeyRing.parse(settings.key_ring.get_secret_value())
+        view = View(pools, key_ring, self._is_fresh)
+        self._feed = feed = MirrorFeed(self._connection, view, self._edge_id)
+        self._journal = journal = Journal(
+            settings.state_dir / "journal",
+            self._edge_id,
+            AckedPublisher(self._connection),
+            JournalSettings(cap_bytes=settings.journal_cap_bytes, on_full=settings.journal_when_full),
+        )
+        await journal.start()
+        refused_keys = RefusedKeys(self._connection, self._edge_id)
+        self.edge = edge = Edge(
+            settings,
+            edge_id=self._edge_id,
+            metrics=metrics,
+            pools=pools,
+            view=view,
+            journal=journal,
+            refused_keys=refused_keys,
+        )
+        feed.report_to(metrics)
+        _report_journal(journal, metrics)
+        metrics.watch("mirror_entries", lambda: view.entries)
+        metrics.watch("mirror_bad_records_total", lambda: view.bad_records)
+        self._tasks = [
+            asyncio.create_task(self._connect(), name="connect"),
+            asyncio.create_task(feed.run(), name="feed"),
+            asyncio.create_task(refused_keys.run(), name="refused-keys"),
+            asyncio.create_task(sweep(edge, self._connections()), name="deadlines"),
+            asyncio.create_task(sample_loop_lag(metrics), name="loop-lag"),
+        ]
+        return edge
+
+    async def stop(self) -> None:
+        """End what is still open, each with its record, and flush the journal."""
+        edge = self.edge
+        if edge is not None:
+            edge.is_draining = edge.is_stopping = True
+            for exchange in list(edge.open_exchanges):
+                stop(exchange)
+            await edge.refused_keys.publish()
+        if self._journal is not None:
+            await self._journal.close(_JOURNAL_CLOSE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(Exception):  # the client may be closed, connecting or gone: the process ends anyway
+            await self._connection.close()
+
+    def readiness(self) -> Readiness:
+        """Tell whether this process takes requests."""
+        feed, edge = self._feed, self.edge
+        if feed is None or edge is None:
+            return Readiness(is_ready=False, detail="starting")
+        if edge.is_draining:
+            return Readiness(is_ready=False, detail="stopping")
+        if not feed.is_ready:
+            return Readiness(is_ready=False, detail="keys and catalogue are not read yet")
+        return Readiness(is_ready=True, detail=feed.stale_reason or "")
+
+    def drain(self) -> None:
+        """A stop was announced: go on serving, and tell clients to connect elsewhere."""
+        if self.edge is not None:
+            self.edge.is_draining = True
+
+    def _is_fresh(self) -> bool:
+        return self._feed is not None and self._feed.is_ready and not self._feed.is_stale
+
+    async def _connect(self) -> None:
+        await self._connection.open(self.settings.nats_url.get_secret_value())
+
+
+def _report_journal(journal: Journal, metrics: Metrics) -> None:
+    metrics.watch("journal_bytes", lambda: journal.size_bytes)
+    metrics.watch("journal_unpublished_events", lambda: journal.unacked_count)
+    metrics.watch("journal_open_requests", lambda: journal.open_count)
+    metrics.watch("journal_dropped_events_total", lambda: journal.dropped_events)

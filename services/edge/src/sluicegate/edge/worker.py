@@ -1,0 +1,65 @@
+"""One edge worker: a uvicorn server with our protocol class, on its own `SO_REUSEPORT` socket.
+
+Started by the supervisor only, which passes the rest of its environment: index, control socket, its pid.
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from sluicegate.edge.config import EdgeSettings
+from sluicegate.edge.inbound.app import EdgeApp
+from sluicegate.edge.inbound.protocol import EdgeProtocol
+from sluicegate.edge.supervisor.ports import listen_shared
+from sluicegate.edge.wiring import EdgeProcess
+from sluicegate.edge.worker_port import follow_supervisor, serve_worker_port
+from sluicegate.runtime import logs
+from sluicegate.runtime.settings import load
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server; SIGTERM ends it, and its end is a plain return (uvicorn raises the signal again)."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the parent's signature
+        """Stop; a second Ctrl-C stops at once."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+
+async def serve(settings: EdgeSettings, control_socket: Path) -> None:
+    """Serve until told to stop."""
+    process = EdgeProcess(settings, lambda: server.server_state.connections)  # type: ignore[arg-type,return-value]  # all connections are EdgeProtocol
+    config = uvicorn.Config(
+        EdgeApp(process.start, process.stop),
+        http=EdgeProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(settings.shutdown_timeout_s) or 1,
+    )
+    server = _Server(config)
+    listener = listen_shared(settings.host, settings.port)
+    async with serve_worker_port(control_socket, process.metrics, process.readiness, process.drain):
+        await server.serve(sockets=[listener])
+
+
+def main() -> None:
+    """Run one worker to its end."""
+    follow_supervisor(int(os.environ["SLUICEGATE_EDGE_SUPERVISOR_PID"]))
+    settings = load(EdgeSettings)
+    logs.configure("edge", settings.log_level, settings.log_format)
+    uvloop.install()
+    asyncio.run(serve(settings, Path(os.environ["SLUICEGATE_EDGE_CONTROL_SOCKET"])))
+
+
+if __name__ == "__main__":
+    main()
