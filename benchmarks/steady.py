@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from benchmarks.compare import contenders, machine
 from benchmarks.compare.contenders import Contender
 from benchmarks.compare.harness import Harness, harness
 from sluicegate.devstack.load.job import Job, Result, chat_body
+from sluicegate.devstack.stack_client import Stack
 
 _RESULT = Path(__file__).parent / "results" / "steady.json"
 _DIRECT_SECONDS = 20.0
@@ -24,13 +24,13 @@ _DIRECT_SECONDS = 20.0
 def main() -> int:
     """0 if every request was answered rightly by exactly one call to the provider, 1 otherwise."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="bench-steady-") as name, _stack(options, Path(name)) as stack:
-        provider_url: str = stack["provider"]["url"]
-        with harness(Path(name), []) as load:
-            bare = _run(load, contenders.direct(provider_url), options.rate, min(_DIRECT_SECONDS, options.seconds))
-            calls = _provider_calls(provider_url)
+    with contenders.scratch_folder() as folder, _stack(options, folder) as stack:
+        provider = contenders.direct(stack.provider_url)
+        with harness(folder, []) as load:
+            bare = _run(load, provider, options.rate, min(_DIRECT_SECONDS, options.seconds))
+            calls = _provider_calls(provider)
             through = _run(load, contenders.edge_of_stack(stack), options.rate, options.seconds)
-            calls = _provider_calls(provider_url) - calls
+            calls = _provider_calls(provider) - calls
     result = _result(bare, through, calls, options)
     print(json.dumps(result, indent=1, ensure_ascii=False))
     if not options.no_write:
@@ -39,10 +39,10 @@ def main() -> int:
 
 
 @contextmanager
-def _stack(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+def _stack(options: argparse.Namespace, folder: Path) -> Iterator[Stack]:
     with ExitStack() as stack:
         if options.stack:
-            yield contenders.read_stack(options.stack)
+            yield Stack.read(options.stack)
         else:
             url = stack.enter_context(contenders.provider(folder))
             yield stack.enter_context(contenders.started_stack(url, folder))
@@ -60,8 +60,8 @@ def _run(load: Harness, contender: Contender, rate_per_s: float, seconds: float)
     return load.run(job)
 
 
-def _provider_calls(provider_url: str) -> int:
-    with urllib.request.urlopen(f"{provider_url}/_fake/stats", timeout=10) as answer:
+def _provider_calls(provider: Contender) -> int:
+    with urllib.request.urlopen(f"{provider.url}/_fake/stats", timeout=10) as answer:
         return int(json.load(answer)["calls"])
 
 

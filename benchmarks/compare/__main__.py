@@ -3,19 +3,18 @@
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from benchmarks.compare import contenders, machine, rendering, verdict
 from benchmarks.compare.contenders import Contender
 from benchmarks.compare.harness import Harness, Sample, harness
 from benchmarks.compare.modes import CPU_MODES, LATENCY_MODES, Mode
 from benchmarks.compare.processes import listener, pin
+from sluicegate.devstack.stack_client import Stack
 
 _ROOT = Path(__file__).parents[2]
 _RESULT = _ROOT / "benchmarks" / "results" / "compare.json"
@@ -30,8 +29,7 @@ def main() -> int:
     options = _options()
     if options.render:
         return _render(json.loads(_RESULT.read_text(encoding="utf-8")), options)
-    with tempfile.TemporaryDirectory(prefix="bench-compare-") as name, ExitStack() as stack:
-        ways = stack.enter_context(_ways(options, Path(name)))
+    with contenders.scratch_folder() as folder, _ways(options, folder) as ways:
         result = _measure(*ways, options)
     if not options.quick and not options.modes:
         _RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -56,8 +54,8 @@ def _ways(
     """The harness and the contenders: direct, nginx, and the edge that the options name."""
     with ExitStack() as stack:
         if options.stack:
-            found = contenders.read_stack(options.stack)
-            url = found["provider"]["url"]
+            found = Stack.read(options.stack)
+            url = found.provider_url
             edge = contenders.edge_of_stack(found)
         elif options.edge_url:
             url = options.provider_url
@@ -67,7 +65,7 @@ def _ways(
             edge = None
             if not options.no_edge:
                 edge = contenders.edge_of_stack(stack.enter_context(contenders.started_stack(url, folder)))
-        pids = [pid for pid in [listener(urlsplit(url).port or 80)] if pid]
+        pids = [pid for pid in [listener(contenders.port_of(url))] if pid]
         pin(pids, contenders.HARNESS_CORE)
         if edge:
             pin(edge.pids, contenders.PROXY_CORE)

@@ -1,18 +1,19 @@
 """What is measured: no proxy, nginx, the edge. Each says where to send requests and which processes do the work."""
 
 import importlib.util
-import json
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.compare.processes import await_listener, family, free_port, listener, pin, spawned
+from sluicegate.devstack.own_stack import OwnStack
+from sluicegate.devstack.stack_client import Stack
 
 PROXY_CORE = 0
 HARNESS_CORE = 1
@@ -74,7 +75,7 @@ class Contender:
 
 def direct(provider_url: str) -> Contender:
     """No proxy."""
-    return Contender("direct", provider_url)
+    return Contender("direct", server_of(provider_url))
 
 
 @contextmanager
@@ -122,16 +123,14 @@ def nginx_version() -> str:
     return (told.stderr or told.stdout).strip().rpartition("/")[2]
 
 
-def edge_of_stack(stack: dict[str, Any]) -> Contender:
-    """The edge of a running stack, as its `stack.json` describes it."""
-    processes: dict[str, list[int]] = stack["processes"]
-    own = {pid for name, pids in processes.items() if name.startswith("edge") for pid in pids}
+def edge_of_stack(stack: Stack) -> Contender:
+    """The edge of a running stack."""
+    own = {pid for name, pids in stack.processes.items() if name.startswith("edge") for pid in pids}
     own |= {member for pid in own for member in family(pid)}
-    known = {pid for pids in processes.values() for pid in pids}
-    everyone = {member for pid in known for member in family(pid)}
-    provider_pid = listener(urlsplit(stack["provider"]["url"]).port or 80)
+    everyone = {member for pid in stack.all_pids() for member in family(pid)}
+    provider_pid = listener(port_of(stack.provider_url))
     neighbours = sorted(everyone - own - {provider_pid or 0})
-    return Contender("edge", stack["edge"]["url"], sorted(own), stack["model"], stack["key"], neighbours)
+    return Contender("edge", stack.edge_url, sorted(own), stack.model, stack.key, neighbours)
 
 
 def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:
@@ -140,22 +139,29 @@ def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:
 
 
 @contextmanager
-def started_stack(provider_url: str, folder: Path) -> Iterator[dict[str, Any]]:
+def started_stack(provider_url: str, folder: Path) -> Iterator[Stack]:
     """A whole stack of its own, with one edge process, taken down at the end."""
-    command = [sys.executable, "-m", "sluicegate.cli"]
-    subprocess.run(
-        [*command, "up", "--detach", "--edge-workers", "1", "--provider-url", provider_url],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    own = OwnStack(folder / "stack", ["--edge-workers", "1", "--provider-url", provider_url])
     try:
-        yield read_stack(folder / ".sluicegate" / "stack.json")
+        yield own.start()
     finally:
-        subprocess.run([*command, "down"], cwd=folder, check=False, stdout=subprocess.DEVNULL)
+        own.stop()
 
 
-def read_stack(path: Path) -> dict[str, Any]:
-    """`stack.json`."""
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+def port_of(url: str) -> int:
+    """The port a URL points to."""
+    return urlsplit(url).port or 80
+
+
+def server_of(url: str) -> str:
+    """The URL without the API's path."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder that others may pass through: run by root, PostgreSQL works as another user."""
+    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
