@@ -27,7 +27,7 @@ from nats.js.errors import Error as JetStreamError
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from sluicegate.bus.acked_publisher import AckedPublisher, PublishError
-from sluicegate.bus.connection import connect_options
+from sluicegate.bus.connection import Connection, connect_options
 from sluicegate.bus.declaration import Declarations
 from sluicegate.contracts.events import encode_event, join_events
 from sluicegate.contracts.facts import DeadLettered
@@ -45,6 +45,7 @@ _DEADLETTER_DEADLINE_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.5
 _RETRY_MOST_S: Final = 15.0
 _RESTART_AFTER_S: Final = 1.0
+_WATCH_EVERY_S: Final = 1.0
 _START_TIMEOUT_S: Final = 10.0
 _TRACEPARENT: Final = "traceparent"
 
@@ -235,16 +236,18 @@ class Worker:
         url: str,
         *,
         name: str,
+        connection: Connection,
         declarations: Declarations,
         subscribe: Callable[[NatsBroker], None],
-        before_close: Callable[[], Awaitable[None]],
+        before_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`subscribe` adds the subscribers to a new broker.
+        """`connection` is the room's own, `declarations` its watchdog; `subscribe` adds the subscribers to a broker.
 
         `before_close` is awaited when nothing new arrives any more and acknowledgements still leave.
         """
         self._url = url
         self._name = name
+        self._connection = connection
         self._declarations = declarations
         self._subscribe = subscribe
         self._before_close = before_close
@@ -256,6 +259,13 @@ class Worker:
         """Let `run` return after what is in hand is settled."""
         self._is_stopping = True
         self._ended.set()
+
+    async def watch(self, report: Callable[[bool, str], None]) -> None:
+        """Report (ready, detail) every second until cancelled: whether messages would arrive now."""
+        while True:
+            is_ready = self.is_consuming and self._connection.is_connected and self._declarations.is_declared
+            report(is_ready, "" if is_ready else "NATS or the stream is away")
+            await asyncio.sleep(_WATCH_EVERY_S)
 
     async def run(self) -> None:
         """Consume until `stop`."""
@@ -292,7 +302,8 @@ class Worker:
     async def _close(self, broker: NatsBroker) -> None:
         for subscriber in broker.subscribers:
             await subscriber.stop()
-        await self._before_close()
+        if self._before_close is not None:
+            await self._before_close()
         try:
             await broker.stop()
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:

@@ -1,5 +1,6 @@
 """The connection pool every room opens. It starts and goes on without a server: readiness tells, nothing crashes."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -7,6 +8,7 @@ import asyncpg
 import asyncpg.pool
 
 CONNECT_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
 
 if TYPE_CHECKING:  # generic in the stubs only
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
@@ -53,3 +55,12 @@ async def open_pool(
         init=init,
         server_settings={"application_name": application_name, **(server_settings or {})},
     )
+
+
+async def close_pool(pool: Pool) -> None:
+    """Close a pool whose work is done; a connection that hangs is cut."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()

@@ -247,8 +247,3 @@ async def spent(connection: PoolConnection, question: SpentQuestion) -> int:
         epoch + dt.timedelta(microseconds=question.end_us),
     )
     return cast("int", total)
-
-
-async def is_migrated(connection: PoolConnection) -> bool:
-    """Tell whether this room's tables are there."""
-    return await connection.fetchval("SELECT to_regclass('usage_rollup')") is not None

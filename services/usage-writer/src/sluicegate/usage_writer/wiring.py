@@ -2,9 +2,9 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 
-import asyncpg
 import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
@@ -16,8 +16,9 @@ from sluicegate.bus.declaration import Declarations
 from sluicegate.bus.worker import Settlement, Worker
 from sluicegate.contracts.subjects import DEADLETTER_STREAM, USAGE, USAGE_WRITER
 from sluicegate.runtime.health import Health, internal_app, serve_internal
+from sluicegate.store import readiness
 from sluicegate.store.pool import Connection as PostgresConnection
-from sluicegate.store.pool import Pool, open_pool
+from sluicegate.store.pool import close_pool, open_pool
 from sluicegate.usage_writer import repository
 from sluicegate.usage_writer.config import WriterSettings
 from sluicegate.usage_writer.dimensions import Dimensions
@@ -29,13 +30,12 @@ from sluicegate.usage_writer.subscribers import Intake, subscribe
 _log = structlog.get_logger("sluicegate.usage_writer.wiring")
 
 NAME: Final = "sluicegate-usage-writer"
-_LOOK_EVERY_S: Final = 2.0
-_CLOSE_TIMEOUT_S: Final = 5.0
+_LAG_EVERY_S: Final = 5.0
 
 
 async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
     """Run usage-writer until `stop` is set. Starts, and goes on, without PostgreSQL or NATS."""
-    health = Health("postgres", "nats", "consumer")
+    health = Health("postgres", "nats")
     metrics = Metrics()
     url = settings.nats_url.get_secret_value()
     connection = Connection(NAME)
@@ -75,6 +75,7 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
     worker = Worker(
         url,
         name=f"{NAME}-consumer",
+        connection=connection,
         declarations=declarations,
         subscribe=lambda broker: subscribe(broker, settings, intake, spent),
         before_close=intake.drain,
@@ -85,8 +86,9 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
         background = [
             asyncio.create_task(connection.open(url), name="nats"),
             asyncio.create_task(declarations.run(), name="declarations"),
-            asyncio.create_task(_watch_postgres(pool, health), name="watch-postgres"),
-            asyncio.create_task(_watch_nats(js, connection, declarations, worker, health, metrics), name="watch-nats"),
+            asyncio.create_task(readiness.watch(pool, "usage_rollup", partial(health.set_ready, "postgres"))),
+            asyncio.create_task(worker.watch(partial(health.set_ready, "nats"))),
+            asyncio.create_task(_watch_lag(js, metrics), name="lag"),
         ]
         consuming = asyncio.create_task(worker.run(), name="worker")
         await stop.wait()
@@ -96,47 +98,17 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        await _close(pool, connection)
+        await close_pool(pool)
+        await connection.close()
 
 
-async def _close(pool: Pool, connection: Connection) -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await pool.close()
-    except TimeoutError:
-        pool.terminate()
-    await connection.close()
-
-
-async def _watch_postgres(pool: Pool, health: Health) -> None:
+async def _watch_lag(js: JetStreamContext, metrics: Metrics) -> None:
     while True:
         try:
-            async with pool.acquire() as connection:
-                is_migrated = await repository.is_migrated(connection)
-            health.set_ready("postgres", is_migrated, "" if is_migrated else "not migrated")
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            health.set_ready("postgres", False, f"{type(error).__name__}: {error}")
-        await asyncio.sleep(_LOOK_EVERY_S)
-
-
-async def _watch_nats(
-    js: JetStreamContext,
-    connection: Connection,
-    declarations: Declarations,
-    worker: Worker,
-    health: Health,
-    metrics: Metrics,
-) -> None:
-    while True:
-        is_declared = connection.is_connected and declarations.is_declared
-        health.set_ready("nats", is_declared, "" if is_declared else "no connection or no streams")
-        health.set_ready("consumer", worker.is_consuming, "" if worker.is_consuming else "not consuming")
-        if is_declared:
-            try:
-                await _measure_lag(js, metrics)
-            except (NatsError, APIError, TimeoutError) as error:
-                _log.debug("lag not known", reason=str(error))
-        await asyncio.sleep(_LOOK_EVERY_S)
+            await _measure_lag(js, metrics)
+        except (NatsError, APIError, TimeoutError) as error:
+            _log.debug("lag not known", reason=str(error))
+        await asyncio.sleep(_LAG_EVERY_S)
 
 
 async def _measure_lag(js: JetStreamContext, metrics: Metrics) -> None:
