@@ -25,7 +25,7 @@ class EdgeError(Exception):
     """The root of the edge's own errors."""
 
 
-class Refusal(EdgeError):  # noqa: N818 - a refusal is what it is, and most are no fault of the gateway
+class Refusal(EdgeError):
     """A request that is answered with an error. `param` names the field of the request that is wrong.
 
     `closes`: the connection cannot go on, because where the next request starts is not known.

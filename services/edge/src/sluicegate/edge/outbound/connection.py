@@ -47,8 +47,10 @@ class ProviderConnection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
-        self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
+        # The parser takes its callbacks once, when it is made: many parts of a body cost no Python frame.
+        self.on_body = self._parts.append
+        self._parser = httptools.HttpResponseParser(self)
         self._reader: AnswerReader | None = None
         self._inflater: zlib._Decompress | None = None
         self._problem: str | None = None
@@ -184,9 +186,6 @@ class ProviderConnection(asyncio.Protocol):
             self._inflater = zlib.decompressobj()
         elif encoding != b"identity":
             self._problem = f"an answer in the encoding {encoding.decode('latin-1')!r}"
-
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
 
     def on_message_complete(self) -> None:
         if self._is_informational:

@@ -27,7 +27,12 @@ def reserve(host: str, port: int) -> socket.socket:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             address = probe.getsockname()
-        return _bind_shared(family, address)
+        try:
+            # Without SO_REUSEADDR here, and with it in the probe, the next probe finds this socket.
+            return _bind_shared(family, address, may_reuse_address=False)
+        except OSError:
+            # Connections of a program that did not share the port linger: held all the same, only less visibly.
+            return _bind_shared(family, address)
     except OSError as error:
         reason = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error}"
         raise PortTakenError(f"port {port} on {host} {reason}") from error
@@ -42,10 +47,12 @@ def listen_shared(host: str, port: int, backlog: int = 2048) -> socket.socket:
     return listener
 
 
-def _bind_shared(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+def _bind_shared(
+    family: socket.AddressFamily, address: tuple[str, int], *, may_reuse_address: bool = True
+) -> socket.socket:
     shared = socket.socket(family, socket.SOCK_STREAM)
     try:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_reuse_address)
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         shared.bind(address)
     except OSError:

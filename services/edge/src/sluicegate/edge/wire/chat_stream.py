@@ -24,6 +24,8 @@ import msgspec
 from sluicegate.edge.wire.sse import EventSplitter, event_data, without_fields
 from sluicegate.edge.wire.usage import (
     TokenUsage,
+    decode_envelope,
+    merge_usage,
     text_bytes_of_document,
     tokens_of_bytes,
     usage_of_document,
@@ -35,13 +37,6 @@ _NULL_USAGE: Final = re.compile(rb'"usage"\s*:\s*null')
 _FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 _DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 
-
-class _Chunk(msgspec.Struct):
-    choices: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 State = Literal["open", "done", "too_large"]
 
@@ -190,16 +185,19 @@ class ChatStreamScan:
 
     def _look_into(self, event: bytes, data: bytes) -> bytes:
         try:
-            chunk = _decode_chunk(data)
+            chunk = decode_envelope(data)
         except (msgspec.DecodeError, RecursionError):
+            # Odd numbers, or no JSON at all: take what can be read, and let the event pass.
+            self.usage = usage_of_document(data, self.usage)
             return event
         error = chunk.error
         if isinstance(error, msgspec.Raw) and bytes(error) != b"null":
             self.has_error = True
-        before = self.usage
-        self.usage = usage_of_document(data, before)
-        has_choices = isinstance(chunk.choices, list) and len(chunk.choices) > 0
-        if has_choices or self.has_error or self.usage is None:
+        reported = chunk.reported
+        if reported is None:
+            return event
+        self.usage = merge_usage(self.usage, reported)
+        if chunk.choices or self.has_error:
             return event
         if self._drops_usage_chunk:
             return b""

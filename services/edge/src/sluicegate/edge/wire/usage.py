@@ -50,12 +50,21 @@ class _GroqExtension(msgspec.Struct):
     usage: ReportedUsage | None = None
 
 
-class _Envelope(msgspec.Struct):
+class Envelope(msgspec.Struct):
+    """A JSON answer or chunk, as far as it tells of usage, of an error, and whether it holds any choice."""
+
     usage: ReportedUsage | None = None
     x_groq: _GroqExtension | None = None
+    choices: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def reported(self) -> ReportedUsage | None:
+        """The usage, wherever it stands."""
+        return self.usage or (self.x_groq.usage if self.x_groq is not None else None)
 
 
-_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
 _lenient: Final = json.JSONDecoder()
 _decode_any: Final = msgspec.json.Decoder().decode
 
@@ -75,10 +84,10 @@ def merge_usage(into: TokenUsage | None, reported: ReportedUsage) -> TokenUsage:
 def usage_of_document(document: bytes, into: TokenUsage | None = None) -> TokenUsage | None:
     """Return the usage in a JSON answer or chunk, merged into `into`; `into` where there is none."""
     try:
-        envelope = _decode_envelope(document)
+        envelope = decode_envelope(document)
     except (msgspec.DecodeError, RecursionError):
         return _usage_of_odd_document(document, into)
-    reported = envelope.usage or (envelope.x_groq.usage if envelope.x_groq else None)
+    reported = envelope.reported
     return into if reported is None else merge_usage(into, reported)
 
 
