@@ -1,1 +1,1 @@
-"""Configuration: admin API and its projection to the edges."""
+"""Configuration: the admin API over its own tables, and their projection to the edges."""

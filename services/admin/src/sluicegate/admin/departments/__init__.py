@@ -1,0 +1,1 @@
+"""Departments: parts of a tenant that group teams."""

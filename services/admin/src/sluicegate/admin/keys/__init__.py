@@ -1,0 +1,1 @@
+"""Keys: what applications send; shown once, stored as a digest."""

@@ -1,0 +1,1 @@
+"""Models: what a provider offers, with dated prices."""

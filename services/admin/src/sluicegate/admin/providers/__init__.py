@@ -1,0 +1,1 @@
+"""Providers: upstream servers and their sealed credentials."""

@@ -1,0 +1,1 @@
+"""Routes: the aliases that clients call, and where they lead."""

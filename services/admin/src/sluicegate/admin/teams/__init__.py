@@ -1,0 +1,1 @@
+"""Teams: the owners of keys."""
