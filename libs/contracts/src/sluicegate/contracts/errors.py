@@ -57,6 +57,7 @@ ERROR_CODES: Final = (
     ),
     _code("headers_too_large", 431, _INVALID, "The headers are too large.", "Send fewer or shorter headers."),
     _code("client_closed", 499, _INVALID, "The client went away (recorded only).", "Nothing."),
+    _code("internal_error", 500, "api_error", "The gateway has a fault.", "Report the `request_id`; its log has it."),
     _code(
         "not_implemented",
         501,
