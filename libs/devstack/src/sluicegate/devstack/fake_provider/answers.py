@@ -141,7 +141,7 @@ def sends_head_first(knobs: Knobs) -> bool:
 
 
 def _has_pauses(knobs: Knobs) -> bool:
-    return knobs.ttft_ms > 0 or sends_head_first(knobs) or _is_one_by_one(knobs)
+    return knobs.ttft_ms > 0 or knobs.silence_at != NEVER or sends_head_first(knobs) or _is_one_by_one(knobs)
 
 
 def _is_one_by_one(knobs: Knobs) -> bool:

@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -60,7 +61,8 @@ class Driver:
     def run(self) -> Result:
         """Blocks until every started request has its answer, its error, or its timeout."""
         if self._job.is_kept and self._job.rate_per_s is None:
-            self._idle = [connection for _ in range(self._job.connections) if (connection := self._open())]
+            with suppress(OSError):
+                self._idle.extend(self._open() for _ in range(self._job.connections))
         gc.collect()
         gc.disable()
         cpu_s = {name: sum(map(cpu_seconds, pids)) for name, pids in self._job.watch.items()}
@@ -92,12 +94,12 @@ class Driver:
         )
 
     def _closed_loop(self) -> None:
-        for _ in range(self._job.connections):
-            self._start(_clock())
-        while self._busy:
-            self._turn(self._job.timeout_s)
+        while self._busy or self._may_start():
             while len(self._busy) < self._job.connections and self._may_start():
-                self._start(_clock())
+                if not self._start(_clock()):
+                    break
+            if self._busy:
+                self._turn(self._job.timeout_s)
 
     def _open_loop(self, start_ns: int, rate_per_s: float) -> None:
         interval_ns = 1e9 / rate_per_s
@@ -129,16 +131,18 @@ class Driver:
         if not ready and busy:
             self._end_overdue()
 
-    def _start(self, due_ns: int) -> None:
-        if not self._may_start(due_ns):
-            return
+    def _start(self, due_ns: int) -> bool:
+        """False if there is nobody to send to; that counts as an error, and is followed by a short pause."""
         self._started += 1
-        connection = self._idle.pop() if self._idle else self._open()
-        if connection is None:
+        try:
+            connection = self._idle.pop() if self._idle else self._open()
+        except OSError as error:
+            self._errors[f"connect: {type(error).__name__}"] += 1
             time.sleep(_RECONNECT_PAUSE_S)
-            return
+            return False
         connection.due_ns = due_ns
         self._send(connection)
+        return True
 
     def _send(self, connection: _Connection) -> None:
         self._busy[connection.sock.fileno()] = connection
@@ -210,12 +214,8 @@ class Driver:
             if connection.sent_ns < oldest_ns:
                 self._fail(connection, "timeout")
 
-    def _open(self) -> _Connection | None:
-        try:
-            sock = socket.create_connection(self._address, timeout=self._job.timeout_s)
-        except OSError as error:
-            self._errors[f"connect: {type(error).__name__}"] += 1
-            return None
+    def _open(self) -> _Connection:
+        sock = socket.create_connection(self._address, timeout=self._job.timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opened += 1
         self._poll.register(sock.fileno(), select.EPOLLIN)
