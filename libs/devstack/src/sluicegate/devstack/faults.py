@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from sluicegate.devstack.servers.process import await_stopped
+
 _CHUNK_BYTES = 64 * 1024
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -159,6 +161,7 @@ def paused(pids: Iterable[int]) -> Iterator[None]:
     """SIGSTOP while the context lasts."""
     processes = list(_existing(pids))
     _signal_all(processes, signal.SIGSTOP)
+    await_stopped(processes)
     try:
         yield
     finally:

@@ -129,7 +129,7 @@ class EmbeddedServer(ABC):
 
     def pause(self) -> None:
         """Freeze it: connections stay open and nothing answers."""
-        self.process.signal_family(signal.SIGSTOP)
+        self.process.pause()
 
     def resume(self) -> None:
         """End a pause."""

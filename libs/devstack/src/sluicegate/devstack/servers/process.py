@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
 import psutil
 
@@ -68,6 +68,11 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._popen.send_signal(number)
 
+    def pause(self) -> None:
+        """SIGSTOP to the whole family; returns when all of it stands still."""
+        self.signal_family(SIGSTOP)
+        await_stopped(self.family())
+
     def signal_family(self, number: Signals) -> None:
         """Signal the process and every descendant, also those in sessions of their own."""
         for member in self.family():
@@ -103,6 +108,7 @@ def spawn(
     argv: Sequence[str | Path],
     *,
     log_path: Path,
+    stdin_path: Path = Path(os.devnull),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     death_signal: Signals = SIGTERM,
@@ -115,10 +121,11 @@ def spawn(
         )
     log_path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    standard_input = os.open(stdin_path, os.O_RDONLY)
     try:
         popen = subprocess.Popen(
             [os.fspath(part) for part in argv],
-            stdin=subprocess.DEVNULL,
+            stdin=standard_input,
             stdout=descriptor,
             stderr=descriptor,
             cwd=cwd,
@@ -131,6 +138,7 @@ def spawn(
         )
     finally:
         os.close(descriptor)
+        os.close(standard_input)
     return ChildProcess(popen, log_path)
 
 
@@ -142,6 +150,17 @@ def tail(path: Path, lines: int) -> str:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
+
+
+def await_stopped(processes: Iterable[psutil.Process]) -> None:
+    """Wait until the kernel has carried SIGSTOP out everywhere."""
+    deadline = time.monotonic() + 5
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            while process.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"process {process.pid} does not stop")
+                time.sleep(0.001)
 
 
 def end_quietly(process: psutil.Process) -> None:

@@ -26,7 +26,8 @@ class ValkeyServer(EmbeddedServer):
         config = self.directory / "valkey.conf"
         write_secret(config, self._config())
         return spawn(
-            [binaries.valkey_server(), config.resolve()],
+            [binaries.valkey_server(), "-"],
+            stdin_path=config,  # given as a path, brackets in it would be a pattern
             log_path=self.log_path,
             cwd=self.directory,
             death_signal=SIGTERM,

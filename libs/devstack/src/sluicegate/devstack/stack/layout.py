@@ -97,6 +97,7 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._file.close()
             return False
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n")
