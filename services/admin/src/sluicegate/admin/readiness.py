@@ -8,23 +8,28 @@ from sluicegate.admin.projection import repository
 from sluicegate.bus.connection import Connection
 from sluicegate.runtime.health import Health
 from sluicegate.store.pool import Pool
+from sluicegate.store.readiness import LOOK_EVERY_S, look
+from sluicegate.store.transactions import is_unavailable
 
-_LOOK_EVERY_S: Final = 2.0
-_ANSWER_WITHIN_S: Final = 2.0
+# The newest of the tables that this room needs.
+_TABLE: Final = "outbox"
 
 
 async def watch(health: Health, metrics: Metrics, pool: Pool, connection: Connection) -> None:
     """Keep `health` true until cancelled."""
     while True:
-        try:
-            async with asyncio.timeout(_ANSWER_WITHIN_S), pool.acquire() as database:
-                depth = await repository.outbox_depth(database)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the database does not work
-            health.set_ready("postgres", ok=False, detail=str(error) or type(error).__name__)
-        else:
-            health.set_ready("postgres", ok=True)
-            metrics.outbox_rows.set(depth)
-        health.set_ready(
-            "nats", ok=True, detail="" if connection.is_connected else "away: changes are saved and told later"
-        )
-        await asyncio.sleep(_LOOK_EVERY_S)
+        is_ready, detail = await look(pool, _TABLE)
+        health.set_ready("postgres", is_ready, detail)
+        health.set_ready("nats", True, "" if connection.is_connected else "away: changes are saved, and told later")
+        if is_ready:
+            await _measure(metrics, pool)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _measure(metrics: Metrics, pool: Pool) -> None:
+    try:
+        async with pool.acquire() as connection:
+            metrics.outbox_rows.set(await repository.outbox_depth(connection))
+    except Exception as error:
+        if not is_unavailable(error):
+            raise

@@ -30,7 +30,7 @@ class Department(Recorded):
     name: str = Field(examples=["Research"])
 
 
-class DepartmentChanged(Department, Propagation):
+class DepartmentChanged(Propagation, Department):
     """A department after a change."""
 
 

@@ -70,7 +70,7 @@ class Key(Recorded):
     allowed_models: list[str] | None
 
 
-class KeyChanged(Key, Propagation):
+class KeyChanged(Propagation, Key):
     """A key after a change."""
 
 

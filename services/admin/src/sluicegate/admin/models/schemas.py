@@ -127,7 +127,7 @@ class Model(Recorded):
     prices: list[Price] = Field(description="Oldest first.")
 
 
-class ModelChanged(Model, Propagation):
+class ModelChanged(Propagation, Model):
     """A model after a change."""
 
 

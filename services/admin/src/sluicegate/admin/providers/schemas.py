@@ -108,7 +108,7 @@ class Provider(Recorded):
     max_connections: int
 
 
-class ProviderChanged(Provider, Propagation):
+class ProviderChanged(Propagation, Provider):
     """A provider after a change."""
 
 

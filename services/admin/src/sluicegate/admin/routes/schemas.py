@@ -68,7 +68,7 @@ class Route(Recorded):
     targets: list[Target]
 
 
-class RouteChanged(Route, Propagation):
+class RouteChanged(Propagation, Route):
     """A route after a change."""
 
 

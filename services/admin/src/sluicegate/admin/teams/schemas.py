@@ -33,7 +33,7 @@ class Team(Recorded):
     name: str = Field(examples=["Search"])
 
 
-class TeamChanged(Team, Propagation):
+class TeamChanged(Propagation, Team):
     """A team after a change."""
 
 

@@ -28,7 +28,7 @@ class Tenant(Recorded):
     name: str = Field(examples=["Acme"])
 
 
-class TenantChanged(Tenant, Propagation):
+class TenantChanged(Propagation, Tenant):
     """A tenant after a change."""
 
 
