@@ -52,14 +52,15 @@ def usage_event(**changes: Any) -> UsageRecorded:
 def population(
     count: int, *, seed: int = 1, start_us: int | None = None, span_us: int = 600_000_000, detail_share: float = 0.02
 ) -> Iterator[UsageRecorded]:
-    """Yield `count` records in order of time: a few keys and models do most, one in fifty fails."""
+    """Yield `count` records in order of time: a few keys do most, each mostly with one model, one in fifty fails."""
     chance = random.Random(seed)
     start_us = time.time_ns() // 1000 - span_us if start_us is None else start_us
     keys = chance.choices(range(KEYS), _KEY_WEIGHTS, k=count)
-    models = chance.choices(range(MODELS), _MODEL_WEIGHTS, k=count)
-    for number, (key, model) in enumerate(zip(keys, models, strict=True)):
+    favourites = chance.choices(range(MODELS), _MODEL_WEIGHTS, k=KEYS)
+    for number, key in enumerate(keys):
+        model = favourites[key] if chance.random() < 0.9 else (favourites[key] + 1) % MODELS
         outcome: Outcome = "success" if chance.random() > 0.02 else chance.choice(("provider_error", "rejected"))
-        is_streamed = chance.random() < 0.6
+        is_streamed = key % 10 < 6
         duration_us = int(chance.lognormvariate(13.5, 0.8))
         overhead_us = int(chance.lognormvariate(5.5, 0.4))
         has_detail = chance.random() < detail_share

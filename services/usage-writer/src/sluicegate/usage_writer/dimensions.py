@@ -10,84 +10,62 @@ from typing import Final
 
 from sluicegate.store.pool import PoolConnection
 from sluicegate.usage_writer import repository
-from sluicegate.usage_writer.repository import Series
-from sluicegate.usage_writer.rows import NONE, Ids, Names
+from sluicegate.usage_writer.repository import Combination
+from sluicegate.usage_writer.rows import NONE, Names, SeriesIds
 
-MOST_COMBINATIONS: Final = 200_000
+MOST_SERIES: Final = 200_000
 
 
 class Dimensions:
-    """Known combinations of names. A client that invents model names fills it: then it is emptied."""
+    """Known series and names. A client that invents model names fills it: then it is emptied."""
 
-    def __init__(self, most: int = MOST_COMBINATIONS) -> None:
+    def __init__(self, most: int = MOST_SERIES) -> None:
         self._most = most
         self._generation = 0
-        self._ids: dict[Names, Ids] = {}
         self._names: dict[str, int] = {}
-        self._series: dict[Series, int] = {}
-        self.get = self._ids.get
+        self._series: dict[Names, SeriesIds] = {}
+        self.series = self._series.get
+        self.number = self._names.get
 
     def clear(self) -> None:
         """Forget all. Needed whenever the database may be another one, or an older state of it (a failover)."""
         self._generation += 1
-        self._ids.clear()
         self._names.clear()
         self._series.clear()
 
-    async def learn(self, connection: PoolConnection, combinations: Collection[Names]) -> dict[Names, Ids]:
-        """Return the numbers of these combinations, and let `get` know them from now on.
+    async def numbers(self, connection: PoolConnection, names: Collection[str]) -> dict[str, int]:
+        """Return the number of each name; "" is `NONE`. Not inside a transaction that may be rolled back."""
+        known = {name: self._names[name] for name in names if name in self._names}
+        known[""] = NONE
+        if new := sorted(set(names) - known.keys()):
+            generation = self._generation
+            added = await repository.name_ids(connection, new)
+            known |= added
+            if generation == self._generation:  # else it was cleared meanwhile, and this may be out of date
+                self._names.update(added)
+        return known
 
-        Not to be called inside a transaction that may be rolled back.
+    async def learn(self, connection: PoolConnection, series: Collection[Names]) -> dict[Names, SeriesIds]:
+        """Return the numbers of these series, and let `series` know them from now on.
+
+        Not inside a transaction that may be rolled back.
         """
-        if len(self._ids) + len(combinations) > self._most:
+        if len(self._series) + len(series) > self._most:
             self.clear()
         generation = self._generation
-        numbers = await self._numbers(connection, combinations)
-        series_of = {names: _series(names, numbers) for names in combinations}
-        series_ids = await self._series_ids(connection, set(series_of.values()))
-        learned = {
-            names: Ids(
-                series=series_ids[series_of[names]],
-                key=_number(names[3], numbers),
-                edge=_number(names[9], numbers),
-                error_code=_number(names[10], numbers),
-            )
-            for names in combinations
-        }
-        if generation == self._generation:  # else it was cleared meanwhile, and this may be out of date
-            self._names.update(numbers)
-            self._series.update(series_ids)
-            self._ids.update(learned)
+        numbers = await self.numbers(connection, {part for names in series for part in _texts(names)})
+        combinations = {names: _combination(names, numbers) for names in series}
+        ids = await repository.series_ids(connection, sorted(set(combinations.values())))
+        learned = {names: SeriesIds(ids[combinations[names]], numbers[names[3]]) for names in series}
+        if generation == self._generation:
+            self._series.update(learned)
         return learned
 
-    async def _numbers(self, connection: PoolConnection, combinations: Collection[Names]) -> dict[str, int]:
-        texts = {text for names in combinations for text in names if isinstance(text, str) and text}
-        known = {text: self._names[text] for text in texts if text in self._names}
-        if new := sorted(texts - known.keys()):
-            known |= await repository.name_ids(connection, new)
-        return known
 
-    async def _series_ids(self, connection: PoolConnection, series: set[Series]) -> dict[Series, int]:
-        known = {one: self._series[one] for one in series if one in self._series}
-        if new := sorted(series - known.keys()):
-            known |= await repository.series_ids(connection, new)
-        return known
+def _texts(names: Names) -> list[str]:
+    return [part or "" for part in names[:8]]
 
 
-def _number(name: str | None, numbers: Mapping[str, int]) -> int:
-    return numbers[name] if name else NONE
-
-
-def _series(names: Names, numbers: Mapping[str, int]) -> Series:
-    tenant, department, team, key, endpoint, requested, provider, upstream, streamed, _edge, _error = names
-    return (
-        _number(tenant, numbers),
-        _number(department, numbers),
-        _number(team, numbers),
-        _number(key, numbers),
-        _number(endpoint, numbers),
-        _number(requested, numbers),
-        _number(provider, numbers),
-        _number(upstream, numbers),
-        streamed,
-    )
+def _combination(names: Names, numbers: Mapping[str, int]) -> Combination:
+    tenant, department, team, key, endpoint, requested, provider, upstream = (numbers[part] for part in _texts(names))
+    return tenant, department, team, key, endpoint, requested, provider, upstream, names[8]

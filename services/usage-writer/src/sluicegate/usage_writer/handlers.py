@@ -11,46 +11,18 @@ from typing import Final
 
 import structlog
 
-from sluicegate.bus.worker import BadEvent, Delivery, Done, Outcome, Retry, Settlement
-from sluicegate.contracts.events import encode_event
-from sluicegate.contracts.usage import UsageRecorded
+from sluicegate.bus.worker import Done, Outcome, Retry, Settlement
 from sluicegate.store.pool import Pool, PoolConnection
 from sluicegate.store.transactions import is_transient, is_unavailable
-from sluicegate.usage_writer import policy, repository, rows
+from sluicegate.usage_writer import policy, records, repository, rows
 from sluicegate.usage_writer.dimensions import Dimensions
 from sluicegate.usage_writer.errors import is_data_error, is_missing_partition
 from sluicegate.usage_writer.metrics import Metrics
-from sluicegate.usage_writer.policy import Window
-from sluicegate.usage_writer.rows import Names
+from sluicegate.usage_writer.records import Record, Refusals, UsageDelivery
 
 _log = structlog.get_logger("sluicegate.usage_writer.handlers")
 
 _ATTEMPTS: Final = 20
-
-UsageDelivery = Delivery[UsageRecorded]
-
-
-class Record:
-    """One record on its way, and where it came from. `row` is there once its names have numbers."""
-
-    __slots__ = ("delivery", "event", "index", "names", "request_id", "row")
-
-    def __init__(
-        self, delivery: UsageDelivery, index: int, event: UsageRecorded, request_id: bytes, names: Names
-    ) -> None:
-        self.delivery = delivery
-        self.index = index
-        self.event = event
-        self.request_id = request_id
-        self.names = names
-        self.row = b""
-
-    def refused(self, reason: str) -> BadEvent:
-        """Return what goes to the dead letters."""
-        return BadEvent(self.index, reason, encode_event(self.event))
-
-
-Refusals = dict[UsageDelivery, list[BadEvent]]
 
 
 class UsageHandler:
@@ -92,9 +64,11 @@ class UsageHandler:
         try:
             # A new connection clears what is remembered, so it comes first.
             async with self._pool.acquire() as connection:
-                records = self._admit(group, refusals)
-                if records:
-                    await self._store(connection, records, refusals)
+                window = policy.window_at(time.time_ns() // 1000, self._retention_days)
+                admitted = records.admit(group, window, self._dimensions, refusals)
+                if admitted:
+                    await records.pack(connection, admitted, self._dimensions)
+                    await self._store(connection, admitted, refusals)
         except Exception as error:  # noqa: BLE001 - whatever it is, the messages must come again
             return self._again(group, error)
         self._metrics.transaction_seconds.observe(time.perf_counter() - started)
@@ -110,85 +84,33 @@ class UsageHandler:
         self._metrics.retried.inc(len(group))
         return {delivery: Retry(reason) for delivery in group}
 
-    def _admit(self, group: list[UsageDelivery], refusals: Refusals) -> list[Record]:
-        """Return the records that can be stored, each once; put the others among the refusals."""
-        window = policy.window_at(time.time_ns() // 1000, self._retention_days)
-        admitted: dict[tuple[int, bytes], Record] = {}
-        for delivery in group:
-            may_hold_nul = policy.may_hold_nul(delivery.message.data)
-            for index, item in enumerate(delivery.items):
-                if isinstance(item, BadEvent):
-                    refusals.setdefault(delivery, []).append(item)
-                    continue
-                record = self._record(delivery, index, item, window, may_hold_nul=may_hold_nul)
-                if isinstance(record, str):
-                    refusals.setdefault(delivery, []).append(BadEvent(index, record, encode_event(item)))
-                else:
-                    admitted.setdefault((item.started_at_us, record.request_id), record)
-        return list(admitted.values())
-
-    def _record(
-        self, delivery: UsageDelivery, index: int, event: UsageRecorded, window: Window, *, may_hold_nul: bool
-    ) -> Record | str:
-        reason = policy.refusal(event, window)
-        if reason is None and may_hold_nul and policy.has_nul(event):
-            reason = "a string holds a NUL character"
-        if reason is not None:
-            return reason
-        try:
-            request_id = rows.identity(event.request_id)
-        except ValueError:
-            return "request_id is not a UUID"
-        names = rows.names_of(event)
-        if self._dimensions.get(names) is None:
-            for name in names:
-                if isinstance(name, str) and (reason := policy.name_refusal(name)) is not None:
-                    return reason
-        return Record(delivery, index, event, request_id, names)
-
-    async def _store(self, connection: PoolConnection, records: list[Record], refusals: Refusals) -> None:
+    async def _store(self, connection: PoolConnection, batch: list[Record], refusals: Refusals) -> None:
         """Store records in one transaction; find those that the database refuses."""
-        await self._pack(connection, records)
-        await self._make_partitions(connection, records)
+        await self._make_partitions(connection, batch)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 async with connection.transaction():
-                    stored = await self._insert(connection, records)
+                    stored = await self._insert(connection, batch)
                 break
             except Exception as error:
                 if is_data_error(error):
-                    stored, records = await self._store_good(connection, records, refusals)
+                    stored, batch = await self._store_good(connection, batch, refusals)
                     break
                 if attempt == _ATTEMPTS or not (is_transient(error) or is_missing_partition(error)):
                     raise
                 _log.info("transaction again", reason=type(error).__name__)
                 if is_missing_partition(error):
                     self._days.clear()
-                    await self._make_partitions(connection, records)
+                    await self._make_partitions(connection, batch)
         self._metrics.stored.inc(stored)
-        self._metrics.repeated.inc(len(records) - stored)
+        self._metrics.repeated.inc(len(batch) - stored)
 
-    async def _pack(self, connection: PoolConnection, records: list[Record]) -> None:
-        """Give each record its row."""
-        known = self._dimensions.get
-        unknown = []
-        for record in records:
-            ids = known(record.names)
-            if ids is None:
-                unknown.append(record)
-            else:
-                record.row = rows.row(record.event, record.request_id, ids)
-        if unknown:
-            learned = await self._dimensions.learn(connection, {record.names for record in unknown})
-            for record in unknown:
-                record.row = rows.row(record.event, record.request_id, learned[record.names])
-
-    async def _insert(self, connection: PoolConnection, records: list[Record]) -> int:
-        details = [rows.detail(r.event, r.request_id) for r in records if rows.has_detail(r.event)]
-        return await repository.insert(connection, rows.copy_body([r.row for r in records]), details)
+    async def _insert(self, connection: PoolConnection, part: list[Record]) -> int:
+        body = rows.copy_body([record.row for record in part])
+        return await repository.insert(connection, body, records.details(part))
 
     async def _store_good(
-        self, connection: PoolConnection, records: list[Record], refusals: Refusals
+        self, connection: PoolConnection, batch: list[Record], refusals: Refusals
     ) -> tuple[int, list[Record]]:
         """Store those that can be; return how many were new, and all that are stored now."""
         bad: dict[int, str] = {}
@@ -208,14 +130,14 @@ class UsageHandler:
             return await store(part[:half]) + await store(part[half:])
 
         async with connection.transaction():
-            stored = await store(records)
-        for record in records:
+            stored = await store(batch)
+        for record in batch:
             if (reason := bad.get(id(record))) is not None:
-                refusals.setdefault(record.delivery, []).append(record.refused(reason))
-        return stored, [record for record in records if id(record) not in bad]
+                records.refuse(refusals, record.delivery, record.index, record.event, reason)
+        return stored, [record for record in batch if id(record) not in bad]
 
-    async def _make_partitions(self, connection: PoolConnection, records: list[Record]) -> None:
-        days = {record.event.started_at_us // policy.US_PER_DAY for record in records}
+    async def _make_partitions(self, connection: PoolConnection, batch: list[Record]) -> None:
+        days = {record.event.started_at_us // policy.US_PER_DAY for record in batch}
         if days <= self._days:
             return
         made = await repository.make_partitions(connection, days - self._days)

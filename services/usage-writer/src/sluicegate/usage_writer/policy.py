@@ -9,8 +9,10 @@ from sluicegate.contracts.usage import UsageRecorded
 
 INT2_MAX: Final = 2**15 - 1
 INT4_MAX: Final = 2**31 - 1
-# Meters and JSON readers hold money in doubles: exact up to here.
-MAX_COST_NANO_USD: Final = 2**53
+# A million USD and 115 days: far above any request, and far enough below 2^63 that a broken record, or a
+# thousand, cannot make the sums of good ones overflow.
+MAX_COST_NANO_USD: Final = 10**15
+MAX_DURATION_US: Final = 10**13
 # A row of an index may not exceed a third of a page.
 MAX_NAME_BYTES: Final = 1_024
 MAX_NAME_CHARACTERS: Final = MAX_NAME_BYTES // 4
@@ -35,7 +37,7 @@ def window_at(now_us: int, retention_days: int) -> Window:
 def refusal(event: UsageRecorded, window: Window) -> str | None:
     """Return why a record cannot be stored, None if it can. Runs for each record: only comparisons.
 
-    NUL characters are looked for by `has_nul`, and only in messages that may hold one.
+    What is looked at once per new value is not looked at here: see `name_refusal` and `has_nul`.
     """
     if not window.start_us <= event.started_at_us < window.end_us:
         return "started_at is outside of what is kept"
@@ -55,8 +57,10 @@ def refusal(event: UsageRecorded, window: Window) -> str | None:
         return "cost_nano_usd is out of range"
     if event.price_version is not None and not 0 <= event.price_version <= INT4_MAX:
         return "price_version is out of range"
-    if not 0 <= event.duration_us < 2**62 or (event.provider_us or 0) >= 2**62:
-        return "a duration is out of range"
+    if not 0 <= event.duration_us <= MAX_DURATION_US:
+        return "duration_us is out of range"
+    if event.upstream_request_id and "\0" in event.upstream_request_id:
+        return "upstream_request_id holds a NUL character"
     if (event.first_token_us or 0) < 0 or (event.provider_us or 0) < 0 or (event.overhead_us or 0) < 0:
         return "a duration is negative"
     return None
@@ -69,11 +73,6 @@ def name_refusal(name: str) -> str | None:
     if "\0" in name:
         return "a name holds a NUL character"
     return None
-
-
-def may_hold_nul(body: bytes) -> bool:
-    """Tell whether a message could hold a NUL in one of its strings (JSON has no other way to write it)."""
-    return b"\\u0000" in body
 
 
 def has_nul(value: Any) -> bool:

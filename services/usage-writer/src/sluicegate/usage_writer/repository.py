@@ -30,12 +30,12 @@ CREATE TEMPORARY TABLE IF NOT EXISTS usage_stage (
     started_at timestamptz NOT NULL,
     duration_us bigint NOT NULL,
     cost_nano_usd bigint NOT NULL,
-    provider_us bigint NOT NULL,
     series integer NOT NULL,
     key integer NOT NULL,
     edge integer NOT NULL,
     input_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
+    provider_us integer NOT NULL,
     first_token_us integer NOT NULL,
     overhead_us integer NOT NULL,
     price_version integer NOT NULL,
@@ -59,14 +59,14 @@ CREATE TEMPORARY TABLE IF NOT EXISTS usage_detail_stage (LIKE usage_detail) ON C
 _INSERT: Final = """
 WITH added AS (
     INSERT INTO usage (
-        started_at, duration_us, cost_nano_usd, provider_us, series, key, edge, input_tokens, output_tokens,
+        started_at, duration_us, cost_nano_usd, series, key, edge, input_tokens, output_tokens, provider_us,
         first_token_us, overhead_us, price_version, cached_input_tokens, cache_write_5m_tokens,
         cache_write_1h_tokens, reasoning_tokens, error_code, count, status, outcome, usage_source, cost_source,
         fallbacks, request_id, upstream_request_id
     )
     SELECT
-        started_at, duration_us, nullif(cost_nano_usd, -1), nullif(provider_us, -1), series, key, edge,
-        input_tokens, output_tokens, nullif(first_token_us, -1), nullif(overhead_us, -1),
+        started_at, duration_us, nullif(cost_nano_usd, -1), series, key, edge, input_tokens, output_tokens,
+        nullif(provider_us, -1), nullif(first_token_us, -1), nullif(overhead_us, -1),
         nullif(price_version, -1), nullif(cached_input_tokens, 0), nullif(cache_write_5m_tokens, 0),
         nullif(cache_write_1h_tokens, 0), nullif(reasoning_tokens, 0), nullif(error_code, 0), nullif(count, 1),
         status, outcome, usage_source, cost_source, nullif(fallbacks, 0::smallint), request_id,
@@ -177,8 +177,8 @@ added AS (
 SELECT * FROM known UNION ALL SELECT * FROM added
 """  # noqa: S608 - only column names
 
-# A series by its names' ids, in the order of the columns above.
-Series = tuple[int, int, int, int, int, int, int, int, bool]
+# A series by the numbers of its names, in the order of the columns above.
+Combination = tuple[int, int, int, int, int, int, int, int, bool]
 
 
 async def make_stage(connection: Connection) -> None:
@@ -215,13 +215,13 @@ async def name_ids(connection: PoolConnection, names: Sequence[str]) -> dict[str
     return found
 
 
-async def series_ids(connection: PoolConnection, series: Sequence[Series]) -> dict[Series, int]:
+async def series_ids(connection: PoolConnection, series: Sequence[Combination]) -> dict[Combination, int]:
     """Return the id of each series, adding those that are new."""
-    found: dict[Series, int] = {}
+    found: dict[Combination, int] = {}
     columns = [list(column) for column in zip(*series, strict=True)]
     while len(found) < len(series):
         records = await connection.fetch(_SERIES_IDS, *columns)
-        found = {cast("Series", tuple(record)[1:]): record["id"] for record in records}
+        found = {cast("Combination", tuple(record)[1:]): record["id"] for record in records}
     return found
 
 

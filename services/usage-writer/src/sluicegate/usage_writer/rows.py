@@ -23,9 +23,9 @@ from sluicegate.usage_writer.policy import INT4_MAX
 
 NONE: Final = 0  # the id that stands for "no name"
 
-# tenant, department, team, key, endpoint, requested_model, provider, upstream_model, streamed: a series, in
-# the order of the columns of `usage_series`; then edge, error_code.
-Names = tuple[str, str | None, str, str, str, str | None, str | None, str | None, bool, str, str | None]
+# tenant, department, team, key, endpoint, requested_model, provider, upstream_model, streamed: the names of a
+# series, in the order of the columns of `usage_series`.
+Names = tuple[str, str | None, str, str, str, str | None, str | None, str | None, bool]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_2000_US: Final = 946_684_800_000_000
@@ -35,12 +35,12 @@ _FIXED: Final = (
     ("started_at", "q"),
     ("duration_us", "q"),
     ("cost_nano_usd", "q"),
-    ("provider_us", "q"),
     ("series", "i"),
     ("key", "i"),
     ("edge", "i"),
     ("input_tokens", "i"),
     ("output_tokens", "i"),
+    ("provider_us", "i"),
     ("first_token_us", "i"),
     ("overhead_us", "i"),
     ("price_version", "i"),
@@ -62,7 +62,6 @@ COLUMNS: Final = (*(name for name, _ in _FIXED), "upstream_request_id")
 _HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 _TRAILER: Final = struct.pack(">h", -1)
 _ROW: Final = struct.Struct(">h" + "".join("i" + code for _, code in _FIXED) + "i")
-_8, _4, _2, _16 = 8, 4, 2, 16
 _NULL: Final = -1
 
 _OUTCOME_NUMBERS: Final = {name: number for number, name in enumerate(OUTCOMES)}
@@ -72,17 +71,15 @@ _COST_SOURCE_NUMBERS: Final = {name: number for number, name in enumerate(COST_S
 _to_json = msgspec.json.Encoder().encode
 
 
-class Ids(msgspec.Struct, frozen=True):
-    """The numbers that stand for a record's names."""
+class SeriesIds(msgspec.Struct, frozen=True):
+    """The number of a series, and that of its key, which rows hold too: it has an index."""
 
     series: int
     key: int
-    edge: int
-    error_code: int
 
 
 def names_of(event: UsageRecorded) -> Names:
-    """Return everything about a record that is stored as a number."""
+    """Return who called what through whom."""
     return (
         event.tenant,
         event.department,
@@ -93,8 +90,6 @@ def names_of(event: UsageRecorded) -> Names:
         event.provider,
         event.upstream_model,
         event.streamed,
-        event.edge,
-        event.error_code,
     )
 
 
@@ -106,67 +101,46 @@ def identity(request_id: str) -> bytes:
     return raw
 
 
-def row(event: UsageRecorded, request_id: bytes, ids: Ids) -> bytes:
+def row(event: UsageRecorded, request_id: bytes, ids: SeriesIds, edge: int, error_code: int) -> bytes:
     """Return a record as one row of the stage; `policy.refusal` has passed it.
 
     Times that are int4 in the table (36 minutes) are cut there.
     """
-    upstream = event.upstream_request_id.encode() if event.upstream_request_id else None
-    cost, provider_us, version = event.cost_nano_usd, event.provider_us, event.price_version
-    first_token_us, overhead_us = event.first_token_us, event.overhead_us
-    head = _ROW.pack(
+    upstream = event.upstream_request_id.encode() if event.upstream_request_id else b""
+    # fmt: off
+    return _ROW.pack(
         len(COLUMNS),
-        _8,
-        event.started_at_us - _EPOCH_2000_US,
-        _8,
-        event.duration_us,
-        _8,
-        _NULL if cost is None else cost,
-        _8,
-        _NULL if provider_us is None else provider_us,
-        _4,
-        ids.series,
-        _4,
-        ids.key,
-        _4,
-        ids.edge,
-        _4,
-        event.input_tokens,
-        _4,
-        event.output_tokens,
-        _4,
-        _NULL if first_token_us is None else min(first_token_us, INT4_MAX),
-        _4,
-        _NULL if overhead_us is None else min(overhead_us, INT4_MAX),
-        _4,
-        _NULL if version is None else version,
-        _4,
-        event.cached_input_tokens,
-        _4,
-        event.cache_write_5m_tokens,
-        _4,
-        event.cache_write_1h_tokens,
-        _4,
-        event.reasoning_tokens,
-        _4,
-        ids.error_code,
-        _4,
-        event.count,
-        _2,
-        event.status,
-        _2,
-        _OUTCOME_NUMBERS[event.outcome],
-        _2,
-        _USAGE_SOURCE_NUMBERS[event.usage_source],
-        _2,
-        _COST_SOURCE_NUMBERS[event.cost_source],
-        _2,
-        event.fallbacks,
-        _16,
-        request_id,
-        _NULL if upstream is None else len(upstream),
-    )
-    return head if upstream is None else head + upstream
+        8, event.started_at_us - _EPOCH_2000_US,
+        8, event.duration_us,
+        8, _NULL if event.cost_nano_usd is None else event.cost_nano_usd,
+        4, ids.series,
+        4, ids.key,
+        4, edge,
+        4, event.input_tokens,
+        4, event.output_tokens,
+        4, _cut(event.provider_us),
+        4, _cut(event.first_token_us),
+        4, _cut(event.overhead_us),
+        4, _NULL if event.price_version is None else event.price_version,
+        4, event.cached_input_tokens,
+        4, event.cache_write_5m_tokens,
+        4, event.cache_write_1h_tokens,
+        4, event.reasoning_tokens,
+        4, error_code,
+        4, event.count,
+        2, event.status,
+        2, _OUTCOME_NUMBERS[event.outcome],
+        2, _USAGE_SOURCE_NUMBERS[event.usage_source],
+        2, _COST_SOURCE_NUMBERS[event.cost_source],
+        2, event.fallbacks,
+        16, request_id,
+        len(upstream) or _NULL,
+    ) + upstream
+    # fmt: on
+
+
+def _cut(duration_us: int | None) -> int:
+    return _NULL if duration_us is None else min(INT4_MAX, duration_us)
 
 
 def copy_body(rows: Iterable[bytes]) -> bytes:

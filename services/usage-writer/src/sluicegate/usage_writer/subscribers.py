@@ -10,7 +10,8 @@ from sluicegate.bus.worker import BatchDecoder, subscribe_batches, trace_links
 from sluicegate.contracts.subjects import RPC_BUDGET_SPENT, USAGE_WRITER
 from sluicegate.contracts.usage import UsageRecorded
 from sluicegate.usage_writer.config import WriterSettings
-from sluicegate.usage_writer.handlers import UsageDelivery, UsageHandler
+from sluicegate.usage_writer.handlers import UsageHandler
+from sluicegate.usage_writer.records import UsageDelivery
 from sluicegate.usage_writer.spent import SpentHandler
 
 QUEUE_GROUP: Final = "usage-writer"

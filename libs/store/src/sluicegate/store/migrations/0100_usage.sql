@@ -29,17 +29,18 @@ CREATE INDEX usage_series_upstream_model ON usage_series (upstream_model);
 
 -- One row per request. `outcome`, `usage_source` and `cost_source` are places in the lists of
 -- contracts.usage. To stay narrow, columns that are mostly 0 (or `count` = 1) are NULL then; only for
--- `cost_nano_usd` and the times NULL means "not known". Columns are ordered so that none is padded.
+-- `cost_nano_usd` and the times NULL means "not known". Times but the duration end at 2^31-1 µs (36 minutes).
+-- Columns are ordered so that none is padded.
 CREATE TABLE usage (
     started_at timestamptz NOT NULL,
     duration_us bigint NOT NULL,
     cost_nano_usd bigint,
-    provider_us bigint,
     series integer NOT NULL,
     key integer NOT NULL,
     edge integer NOT NULL,
     input_tokens integer NOT NULL,
     output_tokens integer NOT NULL,
+    provider_us integer,
     first_token_us integer,
     overhead_us integer,
     price_version integer,
