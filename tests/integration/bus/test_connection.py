@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+from nats.aio.msg import Msg
 from nats.errors import SlowConsumerError
 
 from sluicegate.bus.connection import Connection, connect
@@ -92,4 +94,22 @@ async def test_error_listener_hears_of_a_slow_consumer(nats_url: str) -> None:
         await connection.publish("flood", b"x")
     await until(lambda: any(isinstance(error, SlowConsumerError) for error in errors))
     is_blocked.set()
+    await connection.close()
+
+
+async def test_cancellation_is_not_swallowed_when_it_meets_the_answer(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`asyncio.wait_for` before Python 3.12 returns the answer and forgets the cancellation."""
+    connection = await connect(nats_url, name="test")
+    take_answer = connection._request_sub_callback
+
+    async def take_answer_and_cancel(message: Msg) -> None:
+        await take_answer(message)
+        asking.cancel()
+
+    monkeypatch.setattr(connection, "_request_sub_callback", take_answer_and_cancel)
+    asking = asyncio.create_task(connection.request("$JS.API.INFO", timeout=10))
+    await asyncio.wait([asking], timeout=10)
+    assert asking.cancelled()
     await connection.close()

@@ -109,6 +109,7 @@ class Adoption:
             generation = self._watch.generation
             reading = _LifeReading(life, self._outbox)
             await reading.publish()
+            await self._watch.confirm()
             if generation == self._watch.generation:
                 break
         for log in sorted(reading.damaged):

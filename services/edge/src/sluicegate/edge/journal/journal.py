@@ -118,13 +118,18 @@ class Journal:
         await _cancel(self._tending)
         self._flush()
         self._place_unwritten()
+        is_confirmed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                await self.outbox.drain()
+                while not is_confirmed:
+                    await self.outbox.drain()
+                    await self._watch.confirm()
+                    is_confirmed = self.outbox.is_empty  # else the stream was made again meanwhile
         await _cancel(self._publishing)
         self._writer.close()
         files = [*self._files, self._file]
-        if self._open or self._unwritten or any(file.unacked_count or file.is_damaged for file in files):
+        is_published = is_confirmed or not any(file.event_count for file in files)
+        if self._open or self.unacked_count or any(file.is_damaged for file in files) or not is_published:
             _log.warning("journal left for adoption", inc=self._inc, events=self.unacked_count, open=self.open_count)
             self._life.release()
         else:

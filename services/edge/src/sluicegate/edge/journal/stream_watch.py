@@ -32,6 +32,9 @@ class StreamWatch:
         self._check_every_s = check_every_s
         self._created: datetime | None = None
         self._wake = asyncio.Event()
+        self._confirmed = asyncio.Event()
+        self._asked = 0
+        self._answered = 0
         self.seen = asyncio.Event()
         self.generation = 0
 
@@ -40,14 +43,29 @@ class StreamWatch:
         self._connection.on_connected(self._wake.set)
         while True:
             delay_s = self._check_every_s
-            if self._connection.is_connected and not await self._compare(on_changed):
-                delay_s = _RETRY_AFTER_S
+            if self._connection.is_connected:
+                asked = self._asked
+                if await self._compare(on_changed):
+                    self._answered = asked
+                    self.seen.set()
+                    self._confirmed.set()
+                else:
+                    delay_s = _RETRY_AFTER_S
             try:
                 async with asyncio.timeout(delay_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
+
+    async def confirm(self) -> None:
+        """Return when a comparison that began after this call was answered, so that `generation` is of now."""
+        self._asked += 1
+        asked = self._asked
+        self._wake.set()
+        while self._answered < asked:
+            self._confirmed.clear()
+            await self._confirmed.wait()
 
     async def _compare(self, on_changed: Callable[[], None]) -> bool:
         try:
@@ -59,5 +77,4 @@ class StreamWatch:
             _log.warning("stream was made again, publishing all kept events", stream=self._stream)
             on_changed()
         self._created = created
-        self.seen.set()
         return True
