@@ -110,6 +110,7 @@ class BucketFeed:
         self._wake = asyncio.Event()
         self._retry_s = _RETRY_FIRST_S
         self._tail: StreamTail | None = None
+        self._life: asyncio.Timeout | None = None
         # The stream that was read, and how far.
         self._created: datetime | None = None
         self._place: _Place | None = None
@@ -130,7 +131,7 @@ class BucketFeed:
         while True:
             self._wake.clear()
             try:
-                await self._follow()
+                await self._live()
             except _DoubtError as doubt:
                 if doubt.must_read:
                     self._place = None
@@ -138,7 +139,8 @@ class BucketFeed:
             except NotFoundError:
                 self._set_unsure("the bucket does not exist")
             except (Error, TimeoutError, OSError) as error:
-                self._set_unsure(f"no answer: {str(error) or type(error).__name__}")
+                if not self._wake.is_set():
+                    self._set_unsure(f"no answer: {str(error) or type(error).__name__}")
             except Exception as error:  # noqa: BLE001 - the feed outlives its own faults; logged below
                 _log.exception("mirror failed", bucket=self._bucket)
                 self._place = None
@@ -147,11 +149,22 @@ class BucketFeed:
 
     def doubt(self, reason: str) -> None:
         """Stop trusting what is read, and look again at once. For reconnects and errors of the connection."""
-        if self.unsure_because is None:
-            self._set_unsure(reason)
+        self._set_unsure(reason)
         if self._tail is not None:
             self._tail.end(reason)
+        # Also when it waits for an answer that was lost with the connection.
+        if self._life is not None and not self._wake.is_set():
+            self._life.reschedule(0)
         self._wake.set()
+
+    async def _live(self) -> None:
+        """Follow the bucket until that ends by an exception; TimeoutError if it was a doubt."""
+        async with asyncio.timeout(None) as life:
+            self._life = life
+            try:
+                await self._follow()
+            finally:
+                self._life = None
 
     async def _follow(self) -> None:
         """One life: read or resume, then follow. It ends by an exception only."""
