@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.compare.contenders import HARNESS_CORE, Contender
 from benchmarks.compare.modes import Mode
-from benchmarks.compare.processes import pin, settle, spawned
+from benchmarks.compare.processes import machine_busy_seconds, pin, settle, spawned, total_cpu_seconds
 from sluicegate.devstack.load.job import Job, Result, chat_body
 
 _BUSY = 0.9
@@ -29,8 +29,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     driver_share: float
     provider_share: float
     neighbour_share: float
+    foreign_share: float
+    """Everything else that ran on the machine meanwhile."""
     limit: str
-    """Who kept the run from going faster: the proxy, the harness, or nobody (the pace did)."""
+    """Who kept the run from going faster: the proxy, the harness, or the pace that the traffic itself has."""
     result: Result
 
 
@@ -54,9 +56,10 @@ class Harness:
         return self._decoder.decode(line)
 
     def sample(self, contender: Contender, mode: Mode, *, seconds: float | None = None) -> Sample:
-        """Measures one mode through one contender, once the contender's neighbours are idle."""
-        settle(contender.neighbours)
+        """Measures one mode through one contender, from quiet to quiet: what it does afterwards counts as well."""
+        settle([*contender.pids, *contender.neighbours])
         watch = {"proxy": contender.pids, "provider": self._provider_pids, "neighbours": contender.neighbours}
+        busy_s = machine_busy_seconds()
         result = self.run(
             Job(
                 url=contender.chat_url,
@@ -71,27 +74,31 @@ class Harness:
                 watch=watch,
             )
         )
-        settle(contender.neighbours)
-        return _sample(contender, mode, result)
+        busy_s = machine_busy_seconds() - busy_s
+        at_end_s = total_cpu_seconds(contender.pids)
+        settle([*contender.pids, *contender.neighbours])
+        afterwards_s = total_cpu_seconds(contender.pids) - at_end_s
+        return _sample(contender, mode, result, busy_s, afterwards_s)
 
 
-def _sample(contender: Contender, mode: Mode, result: Result) -> Sample:
+def _sample(contender: Contender, mode: Mode, result: Result, busy_s: float, afterwards_s: float) -> Sample:
     share = {name: cpu_s / result.wall_s for name, cpu_s in result.watched_cpu_s.items()}
     driver = result.driver_cpu_s / result.wall_s
     harness = driver + share["provider"] + share["neighbours"]
-    limit = "proxy" if share["proxy"] > _BUSY else "harness" if harness > _BUSY else "pace"
+    is_paced = "pace_ms" in mode.fake and max(share["proxy"], harness) < _BUSY
     return Sample(
         contender=contender.name,
         mode=mode.name,
         answered=result.answered,
         errors=result.errors,
         requests_per_s=result.answered / result.wall_s,
-        cpu_us_per_request=result.watched_cpu_s["proxy"] * 1e6 / max(result.answered, 1),
+        cpu_us_per_request=(result.watched_cpu_s["proxy"] + afterwards_s) * 1e6 / max(result.answered, 1),
         proxy_share=share["proxy"],
         driver_share=driver,
         provider_share=share["provider"],
         neighbour_share=share["neighbours"],
-        limit=limit,
+        foreign_share=max(busy_s / result.wall_s - harness - share["proxy"], 0.0),
+        limit="pace" if is_paced else "proxy" if share["proxy"] >= harness else "harness",
         result=result,
     )
 

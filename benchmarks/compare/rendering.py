@@ -15,7 +15,8 @@ the pairs' ratios. CPU is read from the processes' own clocks around each run.
 - The proxy has a core to itself. The fake provider, the load driver and the rest of the stack share the other, so that
   nothing takes time from the proxy.
 - Every answer is checked to its last byte: {right} right, {wrong} wrong.
-- What kept a run from going faster, nginx / edge: {limits}."""
+- What kept a run from going faster, nginx / edge: {limits}.
+- Other work on the machine took up to {foreign} of a core during a run."""
 
 
 def render(result: dict[str, Any]) -> str:
@@ -88,6 +89,7 @@ def _method(result: dict[str, Any]) -> str:
         right=f"{result['answered']:,}",
         wrong=sum(result["wrong_answers"].values()),
         limits=_limits(result["cpu"]),
+        foreign=f"{max(row[side]['foreign_share'] for row in result['cpu'] for side in ('nginx', 'edge')):.0%}",
     )
 
 

@@ -96,6 +96,7 @@ def _side(samples: Sequence[Sample]) -> dict[str, Any]:
         "driver_share": round(median(sample.driver_share for sample in samples), 2),
         "provider_share": round(median(sample.provider_share for sample in samples), 2),
         "neighbour_share": round(median(sample.neighbour_share for sample in samples), 2),
+        "foreign_share": round(median(sample.foreign_share for sample in samples), 2),
         "limit": max(set(limits), key=limits.count),
     }
 

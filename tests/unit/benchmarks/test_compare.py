@@ -23,7 +23,7 @@ def sample(
     )  # fmt: skip
     return Sample(
         contender=contender, mode="json", answered=100, errors=errors or {}, requests_per_s=100.0,
-        cpu_us_per_request=cpu_us, proxy_share=0.95, driver_share=0.4, provider_share=0.4, neighbour_share=0.1,
+        cpu_us_per_request=cpu_us, proxy_share=0.95, driver_share=0.4, provider_share=0.4, neighbour_share=0.1, foreign_share=0.0,
         limit="proxy", result=result,
     )  # fmt: skip
 
