@@ -34,8 +34,9 @@ async def until(condition: Callable[[], bool], deadline_s: float = 30) -> None:
 
 async def bring_back(server: NatsServer, connection: Connection) -> None:
     """Start a killed server and wait for the connection to be made again (it may not have noticed the end)."""
+    reconnects = connection.stats["reconnects"]
     server.start()
-    await until(lambda: connection.is_connected and connection.stats["reconnects"] > 0)
+    await until(lambda: connection.is_connected and connection.stats["reconnects"] > reconnects)
     await connection.flush(timeout=10)
 
 
@@ -405,11 +406,13 @@ async def test_interrupted_request_without_price_has_no_cost(
 async def test_stream_wiped_during_adoption_gets_everything(
     tmp_path: Path, server: NatsServer, connection: Connection
 ) -> None:
-    writer = await Writer.start(tmp_path, server.url)
     js = connection.jetstream()
     await js.update_stream((await js.stream_info("USAGE")).config.evolve(max_msgs=4))
+    server.kill()
+    writer = await Writer.start(tmp_path, server.url)
     await writer.read(8000)
     await writer.kill()
+    await bring_back(server, connection)
     journal = await start_journal(tmp_path, connection)
     await until(lambda: journal.outbox.published_events > 0 and journal.outbox._publisher.refused_count > 0)
     assert journal.adoption.adopted_lives == 0
