@@ -12,6 +12,7 @@ No room's facts live here.
 """
 
 import asyncio
+import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
@@ -47,6 +48,8 @@ _RETRY_MOST_S: Final = 15.0
 _RESTART_AFTER_S: Final = 1.0
 _WATCH_EVERY_S: Final = 1.0
 _START_TIMEOUT_S: Final = 10.0
+_JSON_SPACE: Final = b" \t\r\n"
+_JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 _TRACEPARENT: Final = "traceparent"
 
 
@@ -102,12 +105,38 @@ class Never(msgspec.Struct, frozen=True):
 Outcome = Done | Retry | Never
 
 
+def split_array(body: bytes) -> list[bytes] | None:
+    """Return the elements of a JSON array as they stand there, None if it is no array.
+
+    For messages that did not decode. `list[msgspec.Raw]` is not enough there: one lone surrogate or one
+    very deep value, anywhere, and it refuses the whole array, the good events beside it included. Only
+    brackets and strings are looked at, so an element may be anything but unbalanced.
+    """
+    body = body.strip(_JSON_SPACE)
+    if body[:1] != b"[" or body[-1:] != b"]":
+        return None
+    parts, depth, start = [], 0, 1
+    for token in _JSON_TOKEN.finditer(body):
+        mark = token[0]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+        if (depth == 1 and mark == b",") or depth == 0:
+            parts.append(body[start : token.start()].strip(_JSON_SPACE))
+            start = token.end()
+        if depth == 0:
+            break
+    if depth or start != len(body):
+        return None
+    return [] if parts == [b""] else parts
+
+
 class BatchDecoder(Generic[E]):
     """Turns message bodies into events of one type. `decode` is what FastStream is given."""
 
     def __init__(self, event_type: type[E]) -> None:
         self._whole = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
-        self._parts = msgspec.json.Decoder(list[msgspec.Raw])
         self._one = msgspec.json.Decoder(event_type)
 
     async def decode(self, batch: Any) -> list[Delivery[E]]:
@@ -126,11 +155,10 @@ class BatchDecoder(Generic[E]):
             return self._whole.decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass
-        try:
-            parts = self._parts.decode(body)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            return [BadEvent(0, f"not an array of events: {error}", body)]
-        return [self._item(index, bytes(part)) for index, part in enumerate(parts)]
+        parts = split_array(body)
+        if parts is None:
+            return [BadEvent(0, "not an array of events", body)]
+        return [self._item(index, part) for index, part in enumerate(parts)]
 
     def _item(self, index: int, part: bytes) -> E | BadEvent:
         try:
