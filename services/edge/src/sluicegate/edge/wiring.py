@@ -15,7 +15,7 @@ from sluicegate.edge.metrics import Metrics, sample_loop_lag
 from sluicegate.edge.mirrors.feed import MirrorFeed
 from sluicegate.edge.mirrors.view import View
 from sluicegate.edge.outbound.pool import Pools
-from sluicegate.edge.phases.refuse import stop
+from sluicegate.edge.phases.refuse import stop_all
 from sluicegate.edge.refused_keys import RefusedKeys
 from sluicegate.edge.worker_port import Readiness
 from sluicegate.runtime.key_ring import KeyRing
@@ -79,9 +79,7 @@ class EdgeProcess:
         """End what is still open, each with its record, and flush the journal."""
         edge = self.edge
         if edge is not None:
-            edge.is_draining = edge.is_stopping = True
-            for exchange in list(edge.open_exchanges):
-                stop(exchange)
+            stop_all(edge)
             await edge.refused_keys.publish()
         if self._journal is not None:
             await self._journal.close(_JOURNAL_CLOSE_S)

@@ -1,10 +1,15 @@
 """Ends that are not an answer: a refusal, a fault of our own, the client going away, the process stopping."""
 
+from typing import TYPE_CHECKING
+
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.inbound.responses import render_refusal
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.settle import settle, settle_refused
 from sluicegate.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from sluicegate.edge.edge import Edge
 
 _log = get_logger(__name__)
 
@@ -44,8 +49,15 @@ def cancel(exchange: Exchange) -> None:
         settle(exchange, outcome="client_cancelled", status=499, error_code="client_closed")
 
 
+def stop_all(edge: "Edge") -> None:
+    """The process ends now: what has not ended by itself ends here, each with its record."""
+    edge.is_draining = edge.is_stopping = True
+    for exchange in list(edge.open_exchanges):
+        stop(exchange)
+
+
 def stop(exchange: Exchange) -> None:
-    """The process ends now: what has not ended by itself ends here, with its record."""
+    """End one exchange because the process ends."""
     if exchange.relay is not None:
         exchange.relay.stop()
     else:
