@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from sluicegate.admin.config import AdminSettings
+from sluicegate.admin.projection import edges
 from sluicegate.admin.wiring import Admin, running
 from sluicegate.bus.connection import Connection, connect
 from sluicegate.contracts import subjects
@@ -123,6 +124,12 @@ async def until(condition: Callable[[], Any], what: str = "condition", deadline_
                 await asyncio.sleep(0.02)
     except TimeoutError:
         pytest.fail(f"{what}: not within {deadline_s} s")
+
+
+@pytest.fixture(autouse=True)
+def _listened_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers need not wait until an edge could have announced itself."""
+    monkeypatch.setattr(edges, "LEARNING_S", 0.0)
 
 
 @pytest.fixture
