@@ -4,7 +4,8 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from sluicegate.contracts.facts import InvalidationApplied
 from sluicegate.contracts.subjects import BUCKETS, CATALOGUE_BUCKET, INVALIDATION_APPLIED, KEYS_BUCKET
 from sluicegate.devstack.servers import NatsServer
 from sluicegate.edge.metrics import Metrics
-from sluicegate.edge.mirrors.bucket import BucketName
+from sluicegate.edge.mirrors.bucket import RESUME_WITHIN_S, BucketName
 from sluicegate.edge.mirrors.feed import MirrorFeed
 
 DEADLINE_S = 40.0
@@ -142,6 +143,17 @@ async def relaying(url: str) -> AsyncIterator[Relay]:
         yield Relay(connection)
     finally:
         await connection.close()
+
+
+def relay_now(url: str, write: Callable[[Relay], Awaitable[None]]) -> None:
+    """Write from a loop of its own while the test's loop, with the feed on it, stands still."""
+
+    async def run() -> None:
+        async with relaying(url) as relay:
+            await write(relay)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(run())).result()
 
 
 @asynccontextmanager
@@ -336,17 +348,20 @@ async def test_no_key_is_skipped_or_resurrected_when_the_store_was_wiped(
     async with feeding(nats.url) as running:
         await running.fresh()
 
+        async def remake(relay: Relay) -> None:
+            await relay.declare()
+            for number in range({"fewer": 3, "as many": 20, "more": 40}[remade]):
+                await relay.put(f"new{number}", b"new")
+            await relay.put("both", b"new")
+            await relay.complete()
+
         def lose_everything() -> None:
             nats.kill()
             nats.wipe()
             nats.start()
+            relay_now(nats.url, remake)
 
         await restarted(nats, relay.connection, restart=lose_everything)
-        await relay.declare()
-        for number in range({"fewer": 3, "as many": 20, "more": 40}[remade]):
-            await relay.put(f"new{number}", b"new")
-        await relay.put("both", b"new")
-        await relay.complete()
         await running.equals(relay)
         assert running.view.keys["both"] == b"new"
         assert not any(key.startswith("old") for key in running.view.keys)
@@ -418,16 +433,43 @@ async def test_other_past_under_the_same_name_is_noticed_when_a_backup_was_resto
                 server.wipe()
                 shutil.move(backup, server.directory)
                 server.start()
+                relay_now(server.url, put_more)
+
+            async def put_more(relay: Relay) -> None:
+                for key in ("bb", "cc", "dd"):  # as many messages as were lost, and one more
+                    await relay.put(key, b"3")
 
             await restarted(server, relay.connection, restart=back_up)
             await relay.put("lost", b"1")
             await relay.put("aa", b"2")
             await running.equals(relay)
             await restarted(server, relay.connection, restart=restore)
-            for key in ("bb", "cc", "dd"):  # as many messages as were lost, and one more
-                await relay.put(key, b"3")
             await running.equals(relay)
             assert running.view.keys == {"aa": b"1", "bb": b"3", "cc": b"3", "dd": b"3"}
+
+
+async def test_deleted_key_is_not_kept_when_its_marker_was_purged_during_a_long_outage(own_nats: OwnNats) -> None:
+    server = own_nats()
+    async with relaying(server.url) as relay:
+        await relay.declare()
+        await relay.put("aa", b"1")
+        await relay.complete()
+        async with feeding(server.url) as running:
+            await running.fresh()
+
+            async def revoke(relay: Relay) -> None:
+                await (await relay.bucket()).delete("aa")
+                subject = f"$KV.{KEYS_BUCKET.name}.aa"
+                await relay.js.purge_stream(bucket_stream_name(KEYS_BUCKET.name), subject=subject)
+
+            def long_outage() -> None:
+                server.restart()
+                relay_now(server.url, revoke)
+                running.feed._keys._last_heard_s -= RESUME_WITHIN_S + 1
+
+            await restarted(server, relay.connection, restart=long_outage)
+            await running.equals(relay)
+            assert running.view.keys == {}
 
 
 async def test_nothing_is_missed_when_messages_are_dropped_as_slow_consumer(nats: NatsServer, relay: Relay) -> None:
