@@ -66,6 +66,7 @@ def test_render_shows_what_was_counted() -> None:
     assert value("in_flight_requests", worker="0") == 3
     assert value("process_resident_memory_bytes", worker="0") > 1e6
     assert value("process_cpu_seconds_total", worker="0") > 0
+    assert value("gateway_overhead_seconds_bucket", le="0.00005") == 0
     assert value("gateway_overhead_seconds_bucket", le="0.0001") == 0
     assert value("gateway_overhead_seconds_bucket", le="0.00015") == 1
     assert value("gateway_overhead_seconds_bucket", le="0.25") == 1

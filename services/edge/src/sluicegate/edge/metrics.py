@@ -246,7 +246,8 @@ def _histogram_samples(name: str, histogram: HistogramSnapshot) -> Iterator[str]
     below = 0
     for bound_us, count in zip(histogram.bounds_us, histogram.counts, strict=False):
         below += count
-        yield f'{name}_bucket{{le="{bound_us / 1e6:g}"}} {below}'
+        bound_s = f"{bound_us / 1e6:.6f}".rstrip("0").rstrip(".")
+        yield f'{name}_bucket{{le="{bound_s}"}} {below}'
     below += histogram.counts[-1]
     yield f'{name}_bucket{{le="+Inf"}} {below}'
     yield f"{name}_sum {histogram.sum_us / 1e6}"

@@ -127,7 +127,7 @@ class BucketFeed:
 
     async def run(self) -> None:
         """Follow the bucket until cancelled, whatever happens to it or to NATS."""
-        self._connection.on_connected(lambda: self.doubt("reconnected"))
+        self._connection.on_connected(lambda: self.doubt("connected anew"))
         while True:
             self._wake.clear()
             try:
@@ -311,7 +311,8 @@ class BucketFeed:
 
     def _set_unsure(self, reason: str) -> None:
         if reason != self.unsure_because:
-            _log.warning("mirror is not sure", bucket=self._bucket, reason=reason)
+            log = _log.warning if self.is_loaded else _log.info
+            log("mirror is not sure", bucket=self._bucket, reason=reason)
             self._on_moved()
         self.unsure_because = reason
 
