@@ -46,11 +46,11 @@ class OwnStack:
     def is_launched(self) -> bool:
         return self._process is not None
 
-    def launch(self) -> None:
+    def launch(self, *more_arguments: str) -> None:
         """Start it; main thread only."""
         self.output.unlink(missing_ok=True)
         self._process = spawn(
-            [self._python, "-m", "sluicegate.cli", "up", "--home", self.home, *self._arguments],
+            [self._python, "-m", "sluicegate.cli", "up", "--home", self.home, *self._arguments, *more_arguments],
             log_path=self.output,
             env=self._env,
             cwd=Path("/"),
@@ -58,9 +58,9 @@ class OwnStack:
             identity=self._identity,
         )
 
-    def start(self, *, deadline_s: float = 120) -> Stack:
+    def start(self, *more_arguments: str, deadline_s: float = 120) -> Stack:
         """Start it and wait until it is ready."""
-        self.launch()
+        self.launch(*more_arguments)
         return self.wait_ready(deadline_s=deadline_s)
 
     def wait_ready(self, *, deadline_s: float = 120) -> Stack:

@@ -84,13 +84,18 @@ class ChildProcess:
         family = self.family()
         self.signal(SIGCONT)
         self.signal(number)
-        try:
-            self._popen.wait(deadline_s)
-        except subprocess.TimeoutExpired:
+        if self.wait(deadline_s=deadline_s) is None:
             self.signal_family(SIGKILL)
             self._popen.wait()
         _end_all(family)
         return self._popen.returncode
+
+    def wait(self, *, deadline_s: float) -> int | None:
+        """Its exit status, or None if it still runs at the deadline."""
+        try:
+            return self._popen.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def kill(self) -> None:
         """SIGKILL to the whole family, and wait until all of it is gone."""

@@ -87,7 +87,7 @@ Sluicegate is ready.
 
   gateway    {stack["edge"]["url"]}/v1
   internal   {stack["edge"]["internal_url"]}/readyz
-  admin API  {stack["admin"]["url"]}/docs   (token in stack.json)
+  admin API  {stack["admin"]["url"]}/api   (described at /openapi.json; its token is in stack.json)
   provider   {stack["provider"]["url"]}
   key        {stack["key"]}
   model      {stack["model"]}
