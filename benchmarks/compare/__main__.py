@@ -86,6 +86,11 @@ def _measure(
         samples += [sample for pair in pairs for sample in pair]
         cpu.append(verdict.cpu_verdict(mode, pairs))
         _say(cpu[-1])
+    alone = [
+        verdict.harness_figures(mode, load.sample(direct, mode, seconds=_QUICK_SECONDS if options.quick else None))
+        for mode in _chosen(CPU_MODES, options)
+        if mode.is_kept and "pace_ms" not in mode.fake
+    ]
     latency = []
     for mode in _chosen(LATENCY_MODES, options):
         rounds = _rounds(load, mode, [direct, nginx, edge], options)
@@ -94,6 +99,7 @@ def _measure(
     return {
         "machine": described,
         "cpu": cpu,
+        "harness_alone": alone,
         "latency": latency,
         "bars": verdict.latency_bars(latency),
         "answered": sum(sample.answered for sample in samples),

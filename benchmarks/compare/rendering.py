@@ -15,6 +15,7 @@ the pairs' ratios. CPU is read from the processes' own clocks around each run.
 - The proxy has a core to itself. The fake provider, the load driver and the rest of the stack share the other, so that
   nothing takes time from the proxy.
 - Every answer is checked to its last byte: {right} right, {wrong} wrong.
+- Without a proxy, provider and driver do on their core: {alone}.
 - What kept a run from going faster, nginx / edge: {limits}.
 - Other work on the machine took up to {foreign} of a core during a run."""
 
@@ -88,9 +89,15 @@ def _method(result: dict[str, Any]) -> str:
         pairs=max(row["pairs"] for row in result["cpu"]),
         right=f"{result['answered']:,}",
         wrong=sum(result["wrong_answers"].values()),
+        alone="; ".join(map(_alone, result["harness_alone"])),
         limits=_limits(result["cpu"]),
         foreign=f"{max(row[side]['foreign_share'] for row in result['cpu'] for side in ('nginx', 'edge')):.0%}",
     )
+
+
+def _alone(row: dict[str, Any]) -> str:
+    provider, driver = row["provider_us_per_request"], row["driver_us_per_request"]
+    return f"{row['title']}: {row['requests_per_s']:,} requests/s (provider {provider:.0f} µs, driver {driver:.0f} µs)"
 
 
 def _limits(rows: list[dict[str, Any]]) -> str:

@@ -32,6 +32,18 @@ def cpu_verdict(mode: Mode, pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
+def harness_figures(mode: Mode, sample: Sample) -> dict[str, Any]:
+    """What provider and driver do on their core when no proxy stands between them."""
+    per_request_us = sample.result.wall_s * 1e6 / max(sample.answered, 1)
+    return {
+        "mode": mode.name,
+        "title": mode.title,
+        "requests_per_s": round(sample.requests_per_s),
+        "provider_us_per_request": round(sample.provider_share * per_request_us, 1),
+        "driver_us_per_request": round(sample.driver_share * per_request_us, 1),
+    }
+
+
 def latency_verdict(mode: Mode, rounds: Sequence[Round]) -> dict[str, Any]:
     """Latency of each contender with one client, and what each proxy adds to it; medians over the rounds."""
     names = list(rounds[0])

@@ -75,7 +75,8 @@ def result() -> dict[str, Any]:
     }
     found = latency(20, 120)
     return {
-        "machine": machine, "cpu": [verdict.cpu_verdict(_JSON, pairs(2, 3, 5))], "latency": [found],
+        "machine": machine, "cpu": [verdict.cpu_verdict(_JSON, pairs(2, 3, 5))],
+        "harness_alone": [verdict.harness_figures(_JSON, sample("direct"))], "latency": [found],
         "bars": verdict.latency_bars([found]), "answered": 1234, "wrong_answers": {}, "differing_bodies": [],
     }  # fmt: skip
 
@@ -88,6 +89,7 @@ def test_table_replaces_only_what_stands_between_the_markers(tmp_path: Path) -> 
     assert text.startswith(f"before\n{rendering.OPENING}\n")
     assert text.endswith(f"\n{rendering.CLOSING}\nafter\n")
     assert "| JSON | 64 | 20 | 60 | **3.00** | ≤ 4.5 | holds |" in text
+    assert "JSON: 100 requests/s (provider 4000 µs, driver 4000 µs)" in text
     assert "1,234 right, 0 wrong" in text
     assert "stale" not in text
 
