@@ -39,7 +39,8 @@ class Life:
         path.mkdir(mode=0o700)
         while True:
             # An adopter may come between mkdir and flock, find nothing in it, and remove it.
-            path.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
             with contextlib.suppress(FileNotFoundError):
                 lock_fd = _lock(path)
                 if lock_fd is not None:
