@@ -34,6 +34,7 @@ def main() -> int:
     result = _result(bare, through, calls, options)
     print(json.dumps(result, indent=1, ensure_ascii=False))
     if not options.no_write:
+        _RESULT.parent.mkdir(exist_ok=True)
         _RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0 if result["holds"] else 1
 

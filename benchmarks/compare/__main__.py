@@ -32,6 +32,7 @@ def main() -> int:
     with contenders.scratch_folder() as folder, _ways(options, folder) as ways:
         result = _measure(*ways, options)
     if not options.quick and not options.modes:
+        _RESULT.parent.mkdir(exist_ok=True)
         _RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return _render(result, options)
 

@@ -1,6 +1,7 @@
 """What is measured: no proxy, nginx, the edge. Each says where to send requests and which processes do the work."""
 
 import importlib.util
+import os
 import platform
 import subprocess
 import sys
@@ -11,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.compare.processes import await_listener, family, free_port, listener, pin, spawned
+from benchmarks.compare.processes import family, listener, listening, pin
 from sluicegate.devstack.own_stack import OwnStack
+from sluicegate.devstack.servers.ports import free_port
 from sluicegate.devstack.stack_client import Stack
 
-PROXY_CORE = 0
-HARNESS_CORE = 1
+_CORES = sorted(os.sched_getaffinity(0))
+PROXY_CORE = _CORES[0]
+HARNESS_CORE = _CORES[-1]
+"""The same one on a machine with one core: then everything shares it, and only the CPU figures mean something."""
 
 _NGINX_CONFIG = """
 worker_processes 1;
@@ -82,10 +86,8 @@ def direct(provider_url: str) -> Contender:
 def provider(folder: Path) -> Iterator[str]:
     """The URL of a fake provider in a process of its own."""
     port = free_port()
-    log = folder / "provider.log"
     argv = [sys.executable, "-m", "sluicegate.devstack.fake_provider", "--port", str(port)]
-    with spawned(argv, log=log) as child:
-        await_listener(port, child, log)
+    with listening(argv, port, log=folder / "provider.log"):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -95,10 +97,9 @@ def nginx(provider_url: str, folder: Path) -> Iterator[Contender]:
     port = free_port()
     config = folder / "nginx.conf"
     config.write_text(_NGINX_CONFIG.format(folder=folder, port=port, provider=urlsplit(provider_url).netloc))
-    log = folder / "nginx.log"
-    with spawned([str(nginx_binary()), "-p", str(folder), "-c", str(config)], log=log) as child:
-        await_listener(port, child, log)
-        workers = [pid for pid in family(child.pid) if pid != child.pid]
+    argv = [str(nginx_binary()), "-p", str(folder), "-c", str(config)]
+    with listening(argv, port, log=folder / "nginx.log", family_size=2) as master:
+        workers = [process.pid for process in master.family() if process.pid != master.pid]
         pin(workers, PROXY_CORE)
         yield Contender("nginx", f"http://127.0.0.1:{port}", workers)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.compare.contenders import HARNESS_CORE, Contender
 from benchmarks.compare.modes import Mode
-from benchmarks.compare.processes import machine_busy_seconds, pin, settle, spawned, total_cpu_seconds
+from benchmarks.compare.processes import machine_busy_seconds, settle, total_cpu_seconds
 from sluicegate.devstack.load.job import Job, Result, chat_body
 
 _BUSY = 0.9
@@ -106,7 +106,8 @@ def _sample(contender: Contender, mode: Mode, result: Result, busy_s: float, aft
 @contextmanager
 def harness(folder: Path, provider_pids: list[int]) -> Iterator[Harness]:
     """A driver process on the harness's core."""
-    argv = [sys.executable, "-m", "sluicegate.devstack.load"]
-    with spawned(argv, log=folder / "driver.log", stdin=subprocess.PIPE) as child:
-        pin([child.pid], HARNESS_CORE)
+    argv = [sys.executable, "-m", "sluicegate.devstack.load", "--core", str(HARNESS_CORE)]
+    with (folder / "driver.log").open("wb") as log:
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+    with child:  # which closes its input, and that is its end
         yield Harness(child, provider_pids)

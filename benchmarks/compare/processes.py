@@ -1,23 +1,17 @@
 """Processes of a measurement: starting, pinning, families, CPU clocks."""
 
 import os
-import socket
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from signal import SIGTERM
 
 import psutil
 
 from sluicegate.devstack.load.driver import cpu_seconds
-
-
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from sluicegate.devstack.servers.ports import listens
+from sluicegate.devstack.servers.process import ChildProcess, spawn
 
 
 def family(pid: int) -> list[int]:
@@ -35,9 +29,7 @@ def listener(port: int) -> int | None:
 
 
 def pin(pids: Iterable[int], core: int) -> None:
-    """Keeps every thread of the processes on one core. A single-core machine is left as it is."""
-    if os.cpu_count() == 1:
-        return
+    """Keeps every thread of the processes on one core."""
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -45,31 +37,18 @@ def pin(pids: Iterable[int], core: int) -> None:
 
 
 @contextmanager
-def spawned(argv: list[str], *, log: Path, stdin: int | None = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that ends with the block; its error output goes to a file."""
-    with log.open("wb") as errors:
-        child = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=errors)
+def listening(argv: list[str], port: int, *, log: Path, family_size: int = 1) -> Iterator[ChildProcess]:
+    """A server that ends with the block, once its own family listens on the port and is as large as it will be."""
+    child = spawn(argv, log_path=log)
     try:
+        end_s = time.monotonic() + 10
+        while listens(child.pid, port) is False or len(child.family()) < family_size:
+            if not child.is_running or time.monotonic() > end_s:
+                raise RuntimeError(f"{argv[0]} {child.death()} and does not listen on {port}: {child.log_tail()}")
+            time.sleep(0.02)
         yield child
     finally:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def await_listener(port: int, child: subprocess.Popen[bytes], log: Path, timeout_s: float = 10) -> None:
-    """Returns when something answers on the port; raises with the child's own words when it ended first."""
-    end_s = time.monotonic() + timeout_s
-    while time.monotonic() < end_s:
-        if child.poll() is not None:
-            raise RuntimeError(f"{child.args!r} ended with {child.returncode}: {log.read_text()[-2000:]}")
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.02)
-    raise TimeoutError(f"nothing listens on port {port} after {timeout_s} s: {log.read_text()[-2000:]}")
+        child.stop(SIGTERM, deadline_s=10)
 
 
 def settle(pids: list[int], timeout_s: float = 10) -> bool:
