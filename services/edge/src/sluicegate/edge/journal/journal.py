@@ -85,6 +85,7 @@ class Journal:
         self._unwritten_bytes = 0
         self._unwritten_numbers = itertools.count()
         self._is_shedding = False
+        self._is_closed = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._errors_seen = 0
         self._last_error = ""
@@ -113,8 +114,11 @@ class Journal:
         """Publish what can be within `deadline_s`, and leave the rest on disk for whoever adopts it.
 
         Nothing may be admitted any more. The directory is removed if nothing in it is needed: as in an
-        adoption, that an event was acknowledged is enough.
+        adoption, that an event was acknowledged is enough. Closing twice is harmless.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         await _cancel(self._tending)
         self._flush()
         self._place_unwritten()
@@ -224,20 +228,20 @@ class Journal:
 
     async def _keep_house(self) -> None:
         while True:
-            self._tend()
             await asyncio.sleep(_HOUSEKEEPING_EVERY_S)
+            self._tend()
 
     def _tend(self) -> None:
-        is_failing = self.write_errors != self._errors_seen
-        if is_failing:
-            _log.error("journal cannot write", error=self._last_error, failures=self.write_errors - self._errors_seen)
-            self._errors_seen = self.write_errors
-        self._place_unwritten()
         has_records = self._writer.position > len(FILE_HEADER)
         is_old = has_records and self._loop.time() - self._file.opened_at >= self._settings.rotate_s
         if is_old or self._writer.is_closed or self._writer.position >= self._rotate_bytes:
             self._rotate()
-        self._drop_old_files(is_room_needed=is_failing)
+        self._place_unwritten()
+        failures = self.write_errors - self._errors_seen
+        self._errors_seen = self.write_errors
+        self._drop_old_files(is_room_needed=failures > 0)
+        if failures:
+            _log.error("journal cannot write", error=self._last_error, failures=failures)
 
     def _place_unwritten(self) -> None:
         """Write the events that could not be written, or publish them from memory, whichever works."""
