@@ -478,8 +478,8 @@ async def test_nothing_is_missed_when_messages_are_dropped_as_slow_consumer(nats
         await running.fresh()
         tail = running.feed._keys._tail
         assert tail is not None
-        assert tail._subscription is not None
-        tail._subscription._pending_bytes_limit = 1
+        assert tail.subscription is not None
+        tail.subscription._pending_bytes_limit = 1
         for number in range(500):
             await relay.connection.publish(f"$KV.{KEYS_BUCKET.name}.k{number}", b"a value")
         await relay.connection.flush()
@@ -494,7 +494,7 @@ async def test_nothing_is_missed_when_messages_are_lost_without_a_word(nats: Nat
         await running.fresh()
         tail = running.feed._keys._tail
         assert tail is not None
-        assert tail._subscription is not None
+        assert tail.subscription is not None
         take = tail._take
         lost: list[Msg] = []
 
@@ -505,7 +505,7 @@ async def test_nothing_is_missed_when_messages_are_lost_without_a_word(nats: Nat
             lost.append(message)
             await take(message)
 
-        tail._subscription._cb = lose_some
+        tail.subscription._cb = lose_some
         for number in range(50):
             await relay.put(f"k{number}", b"1")
         await running.equals(relay)
@@ -518,12 +518,12 @@ async def test_silent_consumer_is_noticed_by_the_check(nats: NatsServer, relay: 
         await running.fresh()
         tail = running.feed._keys._tail
         assert tail is not None
-        assert tail._subscription is not None
+        assert tail.subscription is not None
 
         async def deaf(_message: Msg) -> None:
             return
 
-        tail._subscription._cb = deaf
+        tail.subscription._cb = deaf
         await relay.put("aa", b"1")
         await running.equals(relay)
         assert running.feed._keys._tail is not tail

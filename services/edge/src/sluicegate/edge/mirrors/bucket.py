@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, Protocol
 
+from nats.aio.subscription import Subscription
 from nats.errors import Error
 from nats.js.api import StreamInfo
 from nats.js.errors import NotFoundError
@@ -156,6 +157,11 @@ class BucketFeed:
         if self._life is not None and not self._wake.is_set():
             self._life.reschedule(0)
         self._wake.set()
+
+    def doubt_if_dropped(self, subscription: Subscription) -> None:
+        """Doubt if it is this bucket's subscription that nats-py dropped a message of, as "slow consumer"."""
+        if self._tail is not None and self._tail.subscription is subscription:
+            self.doubt("a message was dropped as slow consumer")
 
     async def _live(self) -> None:
         """Follow the bucket until that ends by an exception; TimeoutError if it was a doubt."""

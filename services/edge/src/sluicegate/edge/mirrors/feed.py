@@ -100,7 +100,7 @@ class MirrorFeed:
     def _on_error(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
             for bucket in self._buckets:
-                bucket.doubt("slow consumer")
+                bucket.doubt_if_dropped(error.sub)
 
     async def _announce(self) -> None:
         """Publish as it moves, once for all changes of a turn of the loop, and every `ANNOUNCE_EVERY_S`."""

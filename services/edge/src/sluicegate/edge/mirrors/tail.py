@@ -76,7 +76,7 @@ class StreamTail:
         self._on_change = on_change
         self._on_idle = on_idle
         self._inbox = connection.new_inbox()
-        self._subscription: Subscription | None = None
+        self.subscription: Subscription | None = None
         self._consumer = ""
         self._delivered = 0
         self._left_in_slice = 0
@@ -101,7 +101,7 @@ class StreamTail:
         )
         self._consumer = info.name
         self.pending_at_start = info.num_pending or 0
-        self._subscription = await self._connection.subscribe(self._inbox, cb=self._take)
+        self.subscription = await self._connection.subscribe(self._inbox, cb=self._take)
         try:
             await self._ask()
         except BaseException:
@@ -113,8 +113,8 @@ class StreamTail:
         """Let go of the consumer. Neither waits for an answer: the server forgets it by itself as well."""
         self.end("closed")
         try:
-            if self._subscription is not None:
-                await self._subscription.unsubscribe()
+            if self.subscription is not None:
+                await self.subscription.unsubscribe()
             if self._consumer and self._connection.is_connected:
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}")
         except Error:

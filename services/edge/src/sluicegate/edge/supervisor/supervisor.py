@@ -10,10 +10,8 @@ stays on throughout: a stop is no reason to be restarted.
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any, Final
 
 from sluicegate.edge.config import EdgeSettings
 from sluicegate.edge.supervisor.answers import EdgeHealth, EdgeMetrics
+from sluicegate.edge.supervisor.folder import private_folder
 from sluicegate.edge.supervisor.ports import PortTakenError, reserve
 from sluicegate.edge.supervisor.slot import WorkerLimits, WorkerSlot
 from sluicegate.runtime.health import internal_app, serve_internal
@@ -30,8 +29,6 @@ WORKER_COMMAND: Final = (sys.executable, "-m", "sluicegate.edge.worker")
 EXIT_FORCED: Final = 130
 # What a worker needs after its last request: to flush its journal and to say goodbye.
 _END_GRACE_S: Final = 5.0
-# Unix socket paths hold 107 bytes; some TMPDIRs are longer than that.
-_MAX_FOLDER_LENGTH: Final = 80
 _log = get_logger(__name__)
 
 
@@ -55,18 +52,14 @@ async def supervise(settings: EdgeSettings, command: Sequence[str] = WORKER_COMM
     `command` is the program of a worker. Raises `PortTakenError` before anything was started.
     """
     signals = _Signals()
-    folder = _make_folder()
-    try:
-        with reserve(settings.host, settings.port) as reserved:
-            port: int = reserved.getsockname()[1]
-            slots = _make_slots(settings, command, port, folder)
-            health = EdgeHealth(slots, port)
-            async with AsyncExitStack() as stack:
-                internal_port = await _serve_internal(stack, settings, health, EdgeMetrics(slots))
-                _log.info("edge started", port=port, internal_port=internal_port, workers=len(slots))
-                return await _run(settings, slots, health, signals)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with private_folder() as folder, reserve(settings.host, settings.port) as reserved:
+        port: int = reserved.getsockname()[1]
+        slots = _make_slots(settings, command, port, folder)
+        health = EdgeHealth(slots, port)
+        async with AsyncExitStack() as stack:
+            internal_port = await _serve_internal(stack, settings, health, EdgeMetrics(slots))
+            _log.info("edge started", port=port, internal_port=internal_port, workers=len(slots))
+            return await _run(settings, slots, health, signals)
 
 
 async def _serve_internal(
@@ -119,10 +112,3 @@ def _make_slots(settings: EdgeSettings, command: Sequence[str], port: int, folde
     # The workers read the same environment; what the command line or the system chose is said to them there.
     environment = {**os.environ, "SLUICEGATE_EDGE_PORT": str(port), "SLUICEGATE_EDGE_WORKERS": str(settings.workers)}
     return [WorkerSlot(index, command, environment, folder, limits) for index in range(settings.workers)]
-
-
-def _make_folder() -> Path:
-    """Return a new folder, private to the user, for the workers' sockets."""
-    preferred = tempfile.gettempdir()
-    parent = preferred if len(preferred) <= _MAX_FOLDER_LENGTH else "/tmp"  # noqa: S108 - mkdtemp makes it private
-    return Path(tempfile.mkdtemp(prefix="sluicegate-edge-", dir=parent))
