@@ -22,6 +22,7 @@ from sluicegate.contracts.catalogue import CatalogueRecord, Key, Model, Provider
 from sluicegate.contracts.keys import key_digest, new_key
 from sluicegate.contracts.money import Price
 from sluicegate.contracts.usage import RequestAdmitted, UsageRecorded
+from sluicegate.devstack.memory_transport import memory_client
 from sluicegate.devstack.raw_http import RawClient, connected
 from sluicegate.edge.config import EdgeSettings
 from sluicegate.edge.edge import Edge
@@ -150,6 +151,12 @@ class EdgeUnderTest:
         """A raw connection to this edge."""
         async with connected(self.port) as client:
             yield client
+
+    def memory_client(self) -> RawClient:
+        """A connection without a socket: the edge gets the bytes in exactly the pieces they are sent in."""
+        return memory_client(
+            EdgeProtocol(config=self.config, server_state=self.server.server_state, app_state={"edge": self.edge})
+        )
 
     # The server
 

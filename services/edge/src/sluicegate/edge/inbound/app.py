@@ -3,21 +3,22 @@
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from sluicegate.contracts.catalogue import Model, Route
 from sluicegate.edge.edge import Edge
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.inbound.paths import DATA_PLANE, MODELS, MODELS_PREFIXES, dialect_of, is_unsupported
-from sluicegate.edge.mirrors.view import Principal
-from sluicegate.edge.phases.authenticate import identify
+from sluicegate.edge.phases.authenticate import authenticate
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.settle import settle, settle_refused
+from sluicegate.runtime.logs import get_logger
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Headers = list[tuple[bytes, bytes]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_log = get_logger(__name__)
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -65,34 +66,47 @@ class _Caller:
 
 async def _answer(scope: Scope, send: Send) -> None:
     edge: Edge = scope["state"]["edge"]
-    path, method = scope["path"], scope["method"]
     head = dict(scope["headers"])
     address = scope["client"][0] if scope["client"] else ""
     exchange = Exchange(edge, _Caller(address), MODELS, head, b"", keeps_alive=True, is_http10=False)
+    status, headers = 200, Headers()
     try:
-        status, headers, body = 200, [], _models(exchange, _model_id(method, path))
+        body = _models(exchange, _model_id(scope))
     except Refusal as refusal:
-        status, headers = refusal.status, refusal.headers()
-        body = refusal.body(dialect_of(path), exchange.request_id)
+        status, headers, body = _refused(exchange, scope, refusal)
+    except Exception:  # noqa: BLE001 - uvicorn's answer would be plain text
+        _log.exception("a request failed on a fault of the gateway", request_id=exchange.request_id)
+        fault = Refusal("internal_error", "The gateway failed on this request. Its log has the request id.")
+        status, headers, body = _refused(exchange, scope, fault)
     headers += [_JSON, (b"x-request-id", exchange.request_id.encode()), (b"content-length", b"%d" % len(body))]
-    if edge.is_draining:
+    if edge.is_draining or b"expect" in head:
+        # Whether a body that waits for `100 Continue` comes or not can no longer be told.
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def _model_id(method: str, path: str) -> str:
+def _refused(exchange: Exchange, scope: Scope, refusal: Refusal) -> tuple[int, Headers, bytes]:
+    if exchange.state == "waiting":
+        exchange.edge.metrics.count_request("none", refusal.status, "rejected")
+    elif not exchange.is_settled:
+        settle_refused(exchange, refusal)
+    return refusal.status, refusal.headers(), refusal.body(dialect_of(scope["path"]), exchange.request_id)
+
+
+def _model_id(scope: Scope) -> str:
     """Return which model is asked for, "" for the list. Refusal: the request asks for something else."""
+    path = scope["path"]
     prefix = next((p for p in MODELS_PREFIXES if path == p or path.startswith(p + "/")), None)
     if prefix is None:
-        raise _no_such(path)
-    if method not in ("GET", "HEAD"):
+        raise _no_such(path, scope["raw_path"])
+    if scope["method"] not in {"GET", "HEAD"}:
         raise Refusal("method_not_allowed", f"{path} takes GET.", allow="GET, HEAD")
-    return unquote(path[len(prefix) + 1 :])
+    return str(path[len(prefix) + 1 :])
 
 
-def _no_such(path: str) -> Refusal:
-    if path.encode("utf-8", "surrogateescape") in DATA_PLANE:
+def _no_such(path: str, raw_path: bytes) -> Refusal:
+    if raw_path in DATA_PLANE:
         return Refusal("method_not_allowed", f"{path} takes POST.", allow="POST")
     if is_unsupported(path):
         return Refusal("endpoint_not_supported", f"The gateway does not serve {path}.")
@@ -102,19 +116,18 @@ def _no_such(path: str) -> Refusal:
 def _models(exchange: Exchange, model_id: str) -> bytes:
     """Answer the list (no `model_id`) or one model; a request with a good key ends with a record, as all do."""
     edge = exchange.edge
+    exchange.state = "running"
     edge.metrics.in_flight += 1
-    try:
-        principal = exchange.principal = identify(edge.view, exchange.head, exchange.started_at_us)
-        body = _render_models(edge, principal, model_id)
-    except Refusal as refusal:
-        settle_refused(exchange, refusal)
-        raise
+    authenticate(exchange)
+    body = _render_models(exchange, model_id)
     settle(exchange, outcome="success", status=200)
     return body
 
 
-def _render_models(edge: Edge, principal: Principal, model_id: str) -> bytes:
-    rows = [_row(route, model) for route, model in edge.view.callable_routes(principal)]
+def _render_models(exchange: Exchange, model_id: str) -> bytes:
+    if exchange.principal is None:
+        raise RuntimeError("the list comes after authenticate")
+    rows = [_row(route, model) for route, model in exchange.edge.view.callable_routes(exchange.principal)]
     if not model_id:
         return json.dumps({"object": "list", "data": rows}).encode()
     row = next((row for row in rows if row["id"] == model_id), None)

@@ -9,12 +9,16 @@ being answered. Each request therefore becomes an entry: an `Exchange` (ours), a
 ASGI app) or a refusal. One entry is current; the others wait in `_waiting`.
 
 Mechanics: `on_headers_complete` decides who answers. Our own requests never reach uvicorn's cycle; for all
-others the parent's callbacks run, and its `_start_asgi_task` is where they get in line. Upgrades (h2c,
-WebSocket) are ignored as HTTP allows: the head is parsed again without them, and the body follows.
+others the parent's callbacks run, and its `_start_asgi_task` is where they get in line (the app reads no
+bodies: they are dropped here). Upgrades (h2c, WebSocket) are ignored as HTTP allows: the head is parsed
+again without them, and the body follows. A client that takes no answers gets no next one worked out.
+Where a connection ends while its client may still be sending, only our side is closed and what comes is
+thrown away for a while: closing at once would reset the connection, and the answer could be lost with it.
 Time limits are numbers that `inbound.deadlines` compares; uvicorn's own keep-alive timer is not used.
 
-Limits: a client may have 64 requests or 1 MiB waiting; beyond that its connection ends after the current
-answer. Head size and count, body size and the bytes buffered by the process are bounded by settings.
+Limits: a client may have 64 requests or 1 MiB waiting; beyond that its connection ends after the answers
+that are due. Head size and count, body size and the bytes buffered by the process are bounded by settings;
+a head that does not end is noticed with the first read after the one it began in.
 uvicorn's minor version is pinned, and a test names every internal that is used here.
 """
 
@@ -41,10 +45,11 @@ _MAX_WAITING: Final = 64
 _MAX_WAITING_BYTES: Final = 1024 * 1024
 _SMALL_BODY_BYTES: Final = 64 * 1024
 _LINGER_S: Final = 2.0
+_LINGER_LONGEST_S: Final = 30.0
 _WRITE_HIGH_BYTES: Final = 256 * 1024
 _WRITE_LOW_BYTES: Final = 64 * 1024
 _BODY_BYTES_PER_S: Final = 32 * 1024
-_UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
 _log = get_logger(__name__)
 
 Entry = Exchange | tuple[RequestResponseCycle, Any] | Refusal
@@ -68,12 +73,15 @@ class EdgeProtocol(HttpToolsProtocol):
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
         self._receiving: Exchange | None = None
-        self._is_asgi = False
+        self._is_app_body_open = False
         self._is_in_head = False
         self._is_closing = False
         self._is_broken = False
+        self._read_bytes = 0
         self._head_bytes = 0
+        self._unsent_bytes = 0
         self._body_started = 0.0
+        self._linger_ends = 0.0
         self.deadline = 0.0
 
     # Connection
@@ -96,35 +104,50 @@ class EdgeProtocol(HttpToolsProtocol):
     def _gone(self) -> None:
         """The client has gone: its running request ends, what it had sent ahead is forgotten."""
         self._is_closing = self._is_broken = True
-        self._waiting.clear()
-        receiving, self._receiving = self._receiving, None
+        self._forget_waiting()
+        self._receiving = None
         current, self._current = self._current, None
-        for exchange in {receiving, current}:
-            if isinstance(exchange, Exchange):
-                cancel(exchange)
-                self.edge.release_body(exchange)
+        if isinstance(current, Exchange):
+            cancel(current)
+            self.edge.release_body(current)
+
+    def _forget_waiting(self) -> None:
+        for entry in self._waiting:
+            if isinstance(entry, Exchange):
+                self.edge.release_body(entry)
+        self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._is_broken:
+            if self._linger_ends:
+                self.deadline = min(self.loop.time() + _LINGER_S, self._linger_ends)
             return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        self._read_bytes = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse_connection(Refusal("invalid_request", "This is no tunnel.", closes=True))
+            else:
+                self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse_connection(Refusal("invalid_request", "This is not a valid HTTP/1.1 request.", closes=True))
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._settings.max_header_bytes:
-                self._refuse_head_size()
+                self._refuse_connection(self._head_too_large())
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on without the upgrade: parse the head again without it, then what followed."""
-        method, url = self.parser.get_method(), self.url
-        lines = [b"%b %b HTTP/1.1" % (method, url)]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                kept = [token for token in tokens if token.lower() not in _UPGRADE_HEADERS]
+                lines.append(b"connection: " + b", ".join(kept))
+            elif name not in _UPGRADE_HEADERS:
+                lines.append(b"%b: %b" % (name, value))
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
@@ -135,29 +158,25 @@ class EdgeProtocol(HttpToolsProtocol):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
+        if self._is_broken:
+            return
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
         self._is_in_head = True
-        self._head_bytes = 0
+        # Below zero as long as the head's first read lasts, which may hold other requests before it.
+        self._head_bytes = -self._read_bytes
         self._receiving = None
-        self._is_asgi = False
+        self._is_app_body_open = False
         if self._current is None:
             self.deadline = self.loop.time() + self._settings.header_timeout_s
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-        if len(self.url) > self._settings.max_header_bytes:
-            self._refuse_head_size()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
-        if self._is_broken:
-            return
-        if self.parser.should_upgrade():
+        if self._is_broken or self.parser.should_upgrade():
             return
         try:
             self._begin_message()
@@ -168,21 +187,26 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse_connection(Refusal("internal_error", "The gateway failed on this request.", closes=True))
 
     def _begin_message(self) -> None:
-        head = dict(self.headers)
-        if len(self.headers) > self._settings.max_headers:
-            raise Refusal("headers_too_large", f"More than {self._settings.max_headers} headers.", closes=True)
-        size = len(self.url) + sum(map(len, head.values())) + sum(map(len, head))
-        if size > self._settings.max_header_bytes:
-            raise self._head_too_large()
-        is_http10 = self.parser.get_http_version() != "1.1"
-        if not is_http10 and b"host" not in head:
-            raise Refusal("invalid_request", "The request has no `host` header.", closes=True)
-        coding = head.get(b"transfer-encoding")
-        if coding is not None and coding.strip().lower() != b"chunked":
-            raise Refusal("not_implemented", "Only the transfer encoding `chunked` is known.", closes=True)
+        headers, settings = self.headers, self._settings
+        if len(headers) > settings.max_headers:
+            raise Refusal("headers_too_large", f"More than {settings.max_headers} headers.", closes=True)
+        if self._head_bytes >= 0 or self._read_bytes > settings.max_header_bytes:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in headers)
+            if size > settings.max_header_bytes:
+                raise self._head_too_large()
+        head = dict(headers)
+        version = self.parser.get_http_version()
+        is_http10 = version == "1.0"
+        if not is_http10:
+            if version != "1.1":
+                raise Refusal("invalid_request", "Only HTTP/1.1 and HTTP/1.0 are spoken here.", closes=True)
+            if b"host" not in head:
+                raise Refusal("invalid_request", "The request has no `host` header.", closes=True)
+        if b"transfer-encoding" in head:
+            self._check_coding()
         path, _, query = self.url.partition(b"?")
-        if not path.startswith(b"/"):
-            path, query = self._absolute_form()
+        if not path.startswith(b"/") or b"#" in self.url:
+            path, query = self._parsed_target()
         endpoint = DATA_PLANE.get(path) if self.parser.get_method() == b"POST" else None
         if endpoint is None:
             self._begin_asgi()
@@ -198,33 +222,38 @@ class EdgeProtocol(HttpToolsProtocol):
         )
         self._receiving = exchange
         self._body_started = self.loop.time()
-        if self._current is None:
+        if self._is_free():
             self._start(exchange)
         else:
             self._line_up(exchange)
 
-    def _absolute_form(self) -> tuple[bytes, bytes]:
+    def _check_coding(self) -> None:
+        codings = b",".join(value for name, value in self.headers if name == b"transfer-encoding")
+        if codings.strip().lower() != b"chunked":
+            raise Refusal("not_implemented", "Only the transfer encoding `chunked` is known.", closes=True)
+
+    def _parsed_target(self) -> tuple[bytes, bytes]:
         try:
             parsed = httptools.parse_url(self.url)
         except httptools.HttpParserInvalidURLError:
-            raise Refusal("invalid_request", "The request target is not a URL.", closes=True) from None
-        return parsed.path or b"/", parsed.query or b""
+            raise Refusal("invalid_request", "The request target is not a path or a URL.", closes=True) from None
+        if not parsed.path or not parsed.path.startswith(b"/"):
+            raise Refusal("invalid_request", "The request target has no path.", closes=True)
+        return parsed.path, parsed.query or b""
 
     def _begin_asgi(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
+        self.url = url
         self.headers.extend(headers)
-        self._is_asgi = True
+        # The parent queues a request behind the cycle it knows of; that is done here.
+        self.cycle = None  # type: ignore[assignment]  # as in the parent's __init__
         super().on_headers_complete()
+        self._is_app_body_open = True
 
     def on_body(self, body: bytes) -> None:
         exchange = self._receiving
-        if exchange is None:
-            if self._is_asgi and not self._is_broken:
-                super().on_body(body)
-            return
-        if exchange.is_settled:
+        if exchange is None or exchange.is_settled:
             return
         exchange.received_bytes += len(body)
         exchange.held_bytes += len(body)
@@ -240,22 +269,24 @@ class EdgeProtocol(HttpToolsProtocol):
             refuse(exchange, Refusal("gateway_overloaded", "Too many large requests at once. Try again."))
 
     def on_message_complete(self) -> None:
-        exchange = self._receiving
+        self._is_app_body_open = False
+        exchange, self._receiving = self._receiving, None
         if exchange is None:
-            if self._is_asgi and not self._is_broken:
-                super().on_message_complete()
             return
-        self._receiving = None
         exchange.is_whole = True
-        self._head_bytes = 0
         if exchange is self._current:
             self.deadline = 0.0
             if exchange.is_settled:
-                self._after_refused_body()
+                self._current = None
+                self._next(keeps_alive=exchange.keeps_alive)
             else:
                 order.run(exchange)
 
     # Requests, one after another
+
+    def _is_free(self) -> bool:
+        """Tell whether the next request may start: nothing is being answered, and the client takes answers."""
+        return self._current is None and not self.flow.write_paused
 
     def _start(self, exchange: Exchange) -> None:
         """The exchange is current: authenticate it, and run it once its body is there."""
@@ -263,15 +294,17 @@ class EdgeProtocol(HttpToolsProtocol):
         order.begin(exchange)
         if exchange.is_settled:
             return
-        if exchange.is_whole:
-            order.run(exchange)
-            return
-        self.deadline = self._body_started + self._settings.body_timeout_s
         length = exchange.head.get(b"content-length")
-        if length is not None and int(length) > self._settings.max_body_bytes:
+        expected_bytes = exchange.received_bytes if length is None else int(length)
+        if expected_bytes > self._settings.max_body_bytes:
             refuse(exchange, self._body_too_large())
-        elif exchange.head.get(b"expect", b"").lower() == b"100-continue" and not exchange.parts:
-            self.transport.write(CONTINUE)
+        elif exchange.is_whole:
+            order.run(exchange)
+        else:
+            self.deadline = self._body_started + self._settings.body_timeout_s
+            expects = exchange.head.get(b"expect", b"").lower() == b"100-continue"
+            if expects and not exchange.parts and not exchange.is_http10:
+                self.transport.write(CONTINUE)
 
     def _line_up(self, entry: Entry) -> None:
         if len(self._waiting) >= _MAX_WAITING:
@@ -281,19 +314,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _stop_reading_ahead(self) -> None:
         """The client sends far ahead: what it sent is answered as far as it is whole, then the connection ends."""
-        self._is_broken = True
-        receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            self.edge.release_body(receiving)
-            if receiving in self._waiting:
-                self._waiting.remove(receiving)
-        self._line_up_close()
-
-    def _line_up_close(self) -> None:
-        self._waiting.append(Refusal("invalid_request", "Too many requests sent ahead of their answers.", closes=True))
+        self._refuse_connection(Refusal("invalid_request", "Too much was sent ahead of its answers.", closes=True))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if self._current is None:
+        if self._is_free():
             self._current = (cycle, app)
             self.deadline = 0.0
             super()._start_asgi_task(cycle, app)
@@ -303,10 +327,9 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer of the ASGI app is out."""
         if isinstance(self._current, tuple):
-            keeps_alive = self._current[0].keep_alive and not self.edge.is_draining
+            keeps_alive = self._current[0].keep_alive
             self._current = None
             self.server_state.total_requests += 1
-            self.flow.resume_reading()
             self._next(keeps_alive=keeps_alive)
 
     def _next(self, *, keeps_alive: bool) -> None:
@@ -315,16 +338,16 @@ class EdgeProtocol(HttpToolsProtocol):
         if not keeps_alive or self._is_closing:
             self._close()
             return
-        while self._waiting and self._current is None:
+        while self._waiting and self._is_free():
             entry = self._waiting.popleft()
             if isinstance(entry, Exchange):
-                self._waiting_bytes = max(0, self._waiting_bytes - entry.received_bytes)
+                self._waiting_bytes -= entry.received_bytes
                 self._start(entry)
             elif isinstance(entry, Refusal):
-                self._refuse_connection(entry)
+                self._refuse_now(entry)
             else:
                 self._start_asgi_task(*entry)
-        if self._current is None and not self.transport.is_closing():
+        if self._current is None and not self._is_closing:
             settings = self._settings
             timeout_s = settings.header_timeout_s if self._is_in_head else settings.keep_alive_timeout_s
             self.deadline = self.loop.time() + timeout_s
@@ -347,94 +370,119 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         if data:
             self.write(data)
-        if not exchange.is_whole:
-            return
-        self._current = None
-        self.server_state.total_requests += 1
-        self._next(keeps_alive=exchange.keeps_alive)
+        if exchange.is_whole:
+            self._current = None
+            self.server_state.total_requests += 1
+            self._next(keeps_alive=exchange.keeps_alive)
+        elif exchange.keeps_alive:
+            self.deadline = self.loop.time() + self._settings.header_timeout_s
+        else:
+            self._linger()
 
     def refuse_body(self, exchange: Exchange) -> None:
-        """The answer comes before the request is whole. A small rest is read and thrown away."""
+        """The answer comes before the request is whole. A small rest is read, a large one ends the connection."""
         self.edge.release_body(exchange)
-        length = exchange.head.get(b"content-length", b"")
-        is_small = length.isdigit() and int(length) <= _SMALL_BODY_BYTES
-        if not is_small or b"expect" in exchange.head:
+        head = exchange.head
+        is_small = int(head.get(b"content-length", b"0")) <= _SMALL_BODY_BYTES
+        if not is_small or b"expect" in head or b"transfer-encoding" in head:
             exchange.keeps_alive = False
-        if not exchange.keeps_alive:
-            self.deadline = self.loop.time() + _LINGER_S
 
     def abort(self) -> None:
         """Cut the connection: the client takes nothing."""
         self.transport.abort()
 
-    def _after_refused_body(self) -> None:
-        current, self._current = self._current, None
-        if isinstance(current, Exchange):
-            self._next(keeps_alive=current.keeps_alive)
-
     # Ends
 
     def shutdown(self) -> None:
         """The server stops: idle connections close, the others after their current answer."""
-        if self._current is None and not self._is_in_head:
-            self._close()
+        self.edge.is_draining = True
+        if self._current is None:
+            if not self._is_in_head:
+                self._close()
             return
+        self._forget_waiting()
+        if self._receiving is not self._current:
+            self._receiving = None
+            self._is_broken = True
         if isinstance(self._current, tuple):
             self._current[0].keep_alive = False
         elif isinstance(self._current, Exchange):
             self._current.keeps_alive = False
-        self._waiting.clear()
 
     def expire(self, now: float) -> None:
-        """A deadline has passed while the client was sending, idle, or lingering."""
-        receiving = self._receiving
-        if self._current is None and not self._is_in_head:
-            self._close()
-        elif self._current is None:
-            self._refuse_connection(Refusal("request_timeout", "The request head took too long.", closes=True))
-        elif isinstance(self._current, Exchange) and receiving is self._current:
-            allowed_s = self._settings.body_timeout_s + receiving.received_bytes / _BODY_BYTES_PER_S
-            if receiving.is_settled:
+        """A deadline has passed while the client was sending, idle, lingering, or taking its last answer."""
+        current, receiving = self._current, self._receiving
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if current is None and unsent_bytes > 0 and unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes = unsent_bytes
+            self.deadline = now + self._settings.write_timeout_s
+        elif self._is_closing:
+            self.transport.abort()
+        elif current is None:
+            if self._is_in_head:
+                self._refuse_connection(Refusal("request_timeout", "The request head took too long.", closes=True))
+            else:
+                self._close()
+        elif isinstance(current, Exchange) and receiving is current:
+            allowed_s = self._settings.body_timeout_s + current.received_bytes / _BODY_BYTES_PER_S
+            if current.is_settled:
                 self._close()
             elif now < self._body_started + allowed_s:
                 self.deadline = self._body_started + allowed_s
             else:
-                refuse(receiving, Refusal("request_timeout", "The request body took too long.", closes=True))
+                refuse(current, Refusal("request_timeout", "The request body took too long.", closes=True))
         else:
             self.deadline = 0.0
 
     def _close(self) -> None:
+        """Close once everything has been sent; `expire` cuts a client that does not take it."""
         self._is_closing = self._is_broken = True
-        self.deadline = 0.0
+        self.deadline = self.loop.time() + self._settings.write_timeout_s
         if not self.transport.is_closing():
             self.transport.close()
 
+    def _linger(self) -> None:
+        """Close our side; what the client still sends is thrown away until it closes too."""
+        self._is_closing = self._is_broken = True
+        self._current = self._receiving = None
+        self._forget_waiting()
+        if not self.transport.can_write_eof():
+            self._close()
+        elif not self.transport.is_closing():
+            self.transport.write_eof()
+            now = self.loop.time()
+            self.deadline, self._linger_ends = now + _LINGER_S, now + _LINGER_LONGEST_S
+
     def _refuse_connection(self, refusal: Refusal) -> None:
-        """Answer what cannot be a request, behind the answers that are due, and close."""
+        """Answer what cannot be a request, behind the answers that are due, and end the connection."""
         self._is_in_head = False
-        if self._is_closing:
+        if self._is_broken:
             return
-        if self._current is not None:
-            self._is_broken = True
-            receiving, self._receiving = self._receiving, None
-            if receiving is not None and receiving is self._current:
-                # The body of the current request is broken: its answer is this refusal.
-                receiving.is_whole = True
-                self.edge.release_body(receiving)
+        self._is_broken = True
+        receiving, self._receiving = self._receiving, None
+        if self._is_app_body_open:
+            # The app answers, or has answered, without having read the body: that answer stands.
+            self.cycle.keep_alive = False
+            if self.cycle.response_complete:
+                self._close()
+        elif receiving is not None and receiving is self._current:
+            if receiving.is_settled:
+                self._linger()
+            else:
                 refuse(receiving, refusal)
-                return
+        else:
             if receiving is not None and receiving in self._waiting:
                 self._waiting.remove(receiving)
-            self._waiting.append(refusal)
-            return
+                self.edge.release_body(receiving)
+            if self._is_free():
+                self._refuse_now(refusal)
+            else:
+                self._waiting.append(refusal)
+
+    def _refuse_now(self, refusal: Refusal) -> None:
         self.edge.metrics.count_request("none", refusal.status, "rejected")
         self.write(render_refusal(refusal, "openai", uuid7_text(), keep_alive=False))
-        self._close()
-
-    def _refuse_head_size(self) -> None:
-        if not self._is_broken:
-            self._refuse_connection(self._head_too_large())
-            self._is_broken = True
+        self._linger()
 
     def _head_too_large(self) -> Refusal:
         limit = self._settings.max_header_bytes
@@ -455,3 +503,5 @@ class EdgeProtocol(HttpToolsProtocol):
         super().resume_writing()
         if isinstance(self._current, Exchange) and self._current.relay is not None:
             self._current.relay.resume()
+        elif self._current is None and self._waiting:
+            self._next(keeps_alive=True)
