@@ -18,6 +18,7 @@ from sluicegate.bus.connection import Connection
 from sluicegate.contracts.events import encode_event
 from sluicegate.contracts.usage import PriceOfInput, RequestAdmitted, UsageRecorded
 from sluicegate.edge.journal import journal as journal_module
+from sluicegate.edge.journal import outbox as outbox_module
 from sluicegate.edge.journal.adoption import INTERRUPTED_STATUS, interrupted
 from sluicegate.edge.journal.batches import decode_owner
 from sluicegate.edge.journal.errors import JournalWriteError
@@ -490,6 +491,40 @@ async def test_publishing_goes_on_when_a_task_of_it_failed(
     journal._flush()
     publisher.is_connected = True
     await until(lambda: publisher.stored == {"r1": 1})
+
+
+async def test_events_are_published_after_all_when_sending_failed_in_an_unknown_way(
+    start: Start, publisher: StandInPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "_FAILED_WAIT_S", 0.01)
+    send = publisher.publish
+    failures = iter([RuntimeError("a bug"), AttributeError("another")])
+
+    async def fail_first(subject: str, payload: bytes, headers: Mapping[str, str]) -> Ack:
+        for failure in failures:
+            raise failure
+        return await send(subject, payload, headers)
+
+    publisher.publish = fail_first  # type: ignore[method-assign]
+    journal = await start()
+    finish(journal, "r1")
+    journal._flush()
+    await until(lambda: journal.unacked_count == 0)
+    assert publisher.stored == {"r1": 1}
+
+
+async def test_rest_is_published_when_a_file_has_vanished(start: Start, publisher: StandInPublisher) -> None:
+    publisher.is_connected = False
+    journal = await start()
+    finish(journal, "gone")
+    journal._rotate()
+    journal._life.log_path(1).unlink()
+    finish(journal, "here")
+    journal._flush()
+    publisher.is_connected = True
+    await until(lambda: publisher.stored == {"here": 1} and journal.outbox.is_empty)
+    journal._tend()
+    assert (journal.outbox.bad_records, journal.set_aside_files, journal.unacked_count) == (1, 1, 0)
 
 
 def test_interrupted_request_is_charged_its_input_estimate() -> None:

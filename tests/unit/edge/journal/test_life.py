@@ -70,6 +70,12 @@ def test_second_life_of_the_same_name_is_refused(tmp_path: Path) -> None:
     own.release()
 
 
+def test_life_must_have_a_name_that_adopters_look_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a uuid"):
+        Life.create(tmp_path, "worker-1")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_creating_survives_adopters_that_remove_empty_directories(tmp_path: Path) -> None:
     is_over = threading.Event()
     faults: list[BaseException] = []

@@ -187,8 +187,9 @@ class AckedPublisher:
         except MaxPayloadError as error:
             reason = f"{len(message.payload)} bytes are too many for the server"
             raise MessageTooLargeError(message.subject, reason) from error
-        except OutboundBufferLimitError:
-            message.failure = "not connected"  # lost in this very moment; the reconnect wakes us
+        except (OutboundBufferLimitError, OSError, RuntimeError) as error:
+            # Lost in this very moment (uvloop's closed transports raise RuntimeError); the reconnect wakes us.
+            message.failure = f"not connected: {error}"
         except Error as error:
             raise PublishError(message.subject, str(error)) from error
 

@@ -76,6 +76,10 @@ class Connection(Client):
         self._tell_connected()
         return self
 
+    # nats-py swallows a cancellation in two places: `request` when it meets the answer (it uses
+    # `asyncio.wait_for`, which did that before Python 3.12), `publish` while its buffer is full.
+    # A loop around them would run on for ever, and whoever ended it would wait as long.
+
     async def request(
         self,
         subject: str,
@@ -84,17 +88,21 @@ class Connection(Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """Ask and wait for the answer, as in nats-py, whose JetStream calls all end here.
-
-        It uses `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that meets the
-        answer: a loop around it would then run on for ever, and whoever ends it would wait as long.
-        """
-        task = asyncio.current_task()
-        cancelled_before = task.cancelling() if task else 0
+        """Ask and wait for the answer, as in nats-py, whose JetStream calls all end here."""
+        cancelled_before = _cancelled_count()
         answer = await super().request(subject, payload, timeout, old_style, headers)
-        if task and task.cancelling() > cancelled_before:
+        if _cancelled_count() > cancelled_before:
             raise asyncio.CancelledError
         return answer
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, Any] | None = None
+    ) -> None:
+        """Send a message, as in nats-py."""
+        cancelled_before = _cancelled_count()
+        await super().publish(subject, payload, reply, headers)
+        if _cancelled_count() > cancelled_before:
+            raise asyncio.CancelledError
 
     async def _process_err(self, err_msg: str) -> None:
         # nats-py closes the client for good on every `-ERR` but two, e.g. when the server has too
@@ -145,6 +153,11 @@ async def connect(url: str, *, name: str, on_reconnected: Callable[[], None] | N
     if on_reconnected is not None:
         connection.on_connected(on_reconnected)
     return connection
+
+
+def _cancelled_count() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
 
 
 def _without_password(url: str) -> str:

@@ -148,7 +148,7 @@ class Journal:
     def unacked_count(self) -> int:
         """How many finished events are not known to be in the stream."""
         in_files = sum(file.unacked_count for file in self._files) + self._file.unacked_count
-        return in_files + len(self._fresh) + len(self._unwritten)
+        return in_files + len(self._fresh) + len(self._unwritten) + self.outbox.unwritten_count
 
     def admitted(self, request_id: str, body: bytes) -> None:
         """Write down that a request goes out; `body` is its encoded `RequestAdmitted`. Raises `JournalWriteError`."""

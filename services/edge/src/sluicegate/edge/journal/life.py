@@ -33,7 +33,12 @@ class Life:
 
     @classmethod
     def create(cls, root: Path, inc: str) -> Self:
-        """Make and lock `<root>/<inc>`. Raises `OSError`, and `FileExistsError` if it is taken."""
+        """Make and lock `<root>/<inc>`. Raises `OSError`, and `FileExistsError` if it is taken.
+
+        `inc` is a uuid in its usual form: directories with other names are never adopted.
+        """
+        if not _is_inc(inc):
+            raise ValueError(f"not a uuid: {inc}")
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = root / inc
         path.mkdir(mode=0o700)

@@ -10,6 +10,7 @@ Files are not owned here: the journal decides which are kept, a `KeptFile` count
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,13 +19,14 @@ import structlog
 from sluicegate.bus.acked_publisher import AckedPublisher, MessageTooLargeError, PublishError
 from sluicegate.edge.journal.batches import Batch, Finished, cut, finished_among
 from sluicegate.edge.journal.kept_file import KeptFile
-from sluicegate.edge.journal.log import LogReader
+from sluicegate.edge.journal.log import LogReader, Record
 from sluicegate.edge.journal.stream_watch import StreamWatch
 
 _log = structlog.get_logger("sluicegate.edge.journal.outbox")
 
 MAX_IN_FLIGHT: Final = 8
 _MAX_READY_BYTES: Final = 4 << 20
+_FAILED_WAIT_S: Final = 1.0
 
 
 class _Range:
@@ -59,6 +61,7 @@ class Outbox:
         self._sending: dict[asyncio.Task[None], _Ready] = {}
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
+        self.unwritten_count = 0
         self.published_events = 0
         self.published_batches = 0
         self.republished_events = 0
@@ -94,6 +97,7 @@ class Outbox:
 
     def offer_unwritten(self, finished: Sequence[Finished]) -> None:
         """Take over events that could not be written to a file; `offset`: any number, never used twice."""
+        self.unwritten_count += len(finished)
         for batch in cut(f"{self._inc}.memory", finished):
             self._add(batch, None)
         self._wake.set()
@@ -124,11 +128,12 @@ class Outbox:
                 else:
                     self._wake.clear()
                     await self._wake.wait()
-        finally:
+        except asyncio.CancelledError:
             sending = list(self._sending)
             for task in sending:
                 task.cancel()
             await asyncio.gather(*sending, return_exceptions=True)
+            raise
 
     async def send(self, batch: Batch) -> None:
         """Send a batch of somebody else's, in turn with ours, until acknowledged. Raises `PublishError`."""
@@ -163,14 +168,11 @@ class Outbox:
         """Turn the next chunk of the oldest range into batches. In a thread: it may lie on a slow disk."""
         part, generation = self._ranges[0], self._watch.generation
         end = part.end
-        reader = LogReader(part.file.path, start=part.start, stop=end)
-        records = await asyncio.to_thread(reader.next_chunk)
+        records, is_bad = await asyncio.to_thread(_read_chunk, part.file.path, part.start, end)
         if generation != self._watch.generation:
             return  # all ranges were replaced meanwhile
         finished, bad_count = finished_among(records)
-        if reader.end_state in {"torn", "damaged"}:
-            bad_count += 1
-            records = []
+        bad_count += is_bad
         if bad_count:
             self.bad_records += bad_count
             part.file.is_damaged = True
@@ -201,8 +203,18 @@ class Outbox:
             if file is not None and isinstance(error, MessageTooLargeError):
                 file.is_damaged = True
             return
+        except Exception:  # noqa: BLE001 - see below
+            # Whatever it was, the events must not be forgotten; waiting first, so that it cannot spin.
+            _log.exception("publishing usage events failed, trying again", message_id=batch.message_id)
+            await asyncio.sleep(_FAILED_WAIT_S)
+            self._ready.append(ready)
+            self._ready_bytes += len(batch.payload)
+            self._wake.set()
+            return
         self._count(batch)
-        if file is not None and ready.generation == self._watch.generation:
+        if file is None:
+            self.unwritten_count -= batch.event_count
+        elif ready.generation == self._watch.generation:
             file.unacked_count -= batch.event_count
 
     def _count(self, batch: Batch) -> None:
@@ -213,3 +225,13 @@ class Outbox:
         del self._sending[task]
         self._slots.release()
         self._settled.set()
+
+
+def _read_chunk(path: Path, start: int, end: int) -> tuple[list[Record], bool]:
+    """Return the next records of [start, end), and whether something bad is in their place."""
+    try:
+        reader = LogReader(path, start=start, stop=end)
+        records = reader.next_chunk()
+    except OSError:
+        return [], True
+    return records, reader.end_state in {"torn", "damaged"}
