@@ -19,7 +19,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 def write(path: Path, bodies: list[bytes]) -> list[Record]:
     path.unlink(missing_ok=True)
     writer = LogWriter(path)
-    records = [Record(writer.append(ord("F"), body), ord("F"), body) for body in bodies]
+    records = [Record(writer.append(encode_record(ord("F"), body)), ord("F"), body) for body in bodies]
     writer.close()
     return records
 
@@ -38,7 +38,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, bodies: list[byt
     expected = []
     for body in bodies:
         record_type = types.draw(st.integers(0, 255))
-        expected.append(Record(writer.append(record_type, body), record_type, body))
+        expected.append(Record(writer.append(encode_record(record_type, body)), record_type, body))
     writer.close()
     assert read(path) == (expected, "clean")
 
@@ -129,18 +129,18 @@ def test_chunks_are_bounded_and_part_of_a_file_can_be_read(tmp_path: Path) -> No
 def test_short_write_is_cut_back_when_the_disk_is_full(tmp_path: Path) -> None:
     path = tmp_path / "1.log"
     writer = LogWriter(path)
-    first = writer.append(ord("F"), b"first")
+    first = writer.append(encode_record(ord("F"), b"first"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (writer.position + 20, hard))
     try:
         for _ in range(3):
             with pytest.raises(OSError, match=r"space|large"):
-                writer.append(ord("F"), b"x" * 100)
+                writer.append(encode_record(ord("F"), b"x" * 100))
             assert path.stat().st_size == writer.position
-        second = writer.append(ord("F"), b"small")
+        second = writer.append(encode_record(ord("F"), b"small"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    third = writer.append(ord("F"), b"third")
+    third = writer.append(encode_record(ord("F"), b"third"))
     writer.close()
     assert read(path) == (
         [Record(first, ord("F"), b"first"), Record(second, ord("F"), b"small"), Record(third, ord("F"), b"third")],
@@ -151,7 +151,7 @@ def test_short_write_is_cut_back_when_the_disk_is_full(tmp_path: Path) -> None:
 def test_torn_record_stays_the_last_when_it_cannot_be_cut_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "1.log"
     writer = LogWriter(path)
-    offset = writer.append(ord("F"), b"first")
+    offset = writer.append(encode_record(ord("F"), b"first"))
     real_write = os.write
     monkeypatch.setattr(log, "_write", lambda fd, data: real_write(fd, data[:7]))
 
@@ -160,24 +160,24 @@ def test_torn_record_stays_the_last_when_it_cannot_be_cut_back(tmp_path: Path, m
 
     monkeypatch.setattr(os, "ftruncate", fail)
     with pytest.raises(OSError, match="broken disk"):
-        writer.append(ord("F"), b"second")
+        writer.append(encode_record(ord("F"), b"second"))
     monkeypatch.undo()
     assert writer.is_closed
     with pytest.raises(OSError, match="descriptor"):
-        writer.append(ord("F"), b"third")
+        writer.append(encode_record(ord("F"), b"third"))
     assert read(path) == ([Record(offset, ord("F"), b"first")], "torn")
 
 
 def test_no_file_is_left_when_its_first_records_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_write", lambda fd, data: len(data) - 1)
     with pytest.raises(OSError, match="space"):
-        LogWriter(tmp_path / "1.log", [(ord("A"), b"open")])
+        LogWriter(tmp_path / "1.log", [encode_record(ord("A"), b"open")])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_first_records_are_there_at_once(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "1.log", [(ord("A"), b"one"), (ord("A"), b"two")])
-    writer.append(ord("F"), b"three")
+    writer = LogWriter(tmp_path / "1.log", [encode_record(ord("A"), body) for body in (b"one", b"two")])
+    writer.append(encode_record(ord("F"), b"three"))
     writer.close()
     assert [record.body for record in read(tmp_path / "1.log")[0]] == [b"one", b"two", b"three"]
     with pytest.raises(FileExistsError):

@@ -37,7 +37,7 @@ from sluicegate.edge.journal.batches import RECORD_ADMITTED, RECORD_FINISHED, Fi
 from sluicegate.edge.journal.errors import JournalWriteError
 from sluicegate.edge.journal.kept_file import KeptFile
 from sluicegate.edge.journal.life import Life
-from sluicegate.edge.journal.log import FILE_HEADER, LogWriter
+from sluicegate.edge.journal.log import FILE_HEADER, LogWriter, encode_record
 from sluicegate.edge.journal.outbox import Outbox
 from sluicegate.edge.journal.stream_watch import CHECK_EVERY_S, StreamWatch
 
@@ -79,7 +79,7 @@ class Journal:
         self.outbox = Outbox(inc, publisher, self._watch)
         self.adoption = Adoption(root, inc, self.outbox, self._watch, every_s=self._settings.adopt_every_s)
         self._files: deque[KeptFile] = deque()  # closed ones, oldest first
-        self._open: dict[str, bytes] = {}
+        self._open: dict[str, bytes] = {}  # encoded A records, ready to be repeated
         self._fresh: list[Finished] = []
         self._unwritten: deque[Finished] = deque()
         self._unwritten_bytes = 0
@@ -155,12 +155,13 @@ class Journal:
         if self._is_shedding:
             self.unrecorded_admissions += 1
             return
+        record = encode_record(RECORD_ADMITTED, body)
         try:
-            self._writer.append(RECORD_ADMITTED, body)
+            self._writer.append(record)
         except OSError as error:
             self._fail_admission(error)
             return
-        self._open[request_id] = body
+        self._open[request_id] = record
 
     def finished(self, request_id: str, tenant: str, body: bytes) -> None:
         """Write down how a request ended; `body` is its encoded `UsageRecorded`. Never raises."""
@@ -169,7 +170,7 @@ class Journal:
             self._keep_unwritten(tenant, body)
             return
         try:
-            offset = self._writer.append(RECORD_FINISHED, body)
+            offset = self._writer.append(encode_record(RECORD_FINISHED, body))
         except OSError as error:
             self._note_write_error(error)
             self._keep_unwritten(tenant, body)
@@ -208,7 +209,7 @@ class Journal:
 
     def _make_file(self, number: int) -> tuple[LogWriter, KeptFile]:
         path = self._life.log_path(number)
-        writer = LogWriter(path, ((RECORD_ADMITTED, body) for body in self._open.values()))
+        writer = LogWriter(path, self._open.values())
         return writer, KeptFile(number, path, self._loop.time())
 
     def _rotate(self) -> None:
@@ -248,7 +249,7 @@ class Journal:
         while self._unwritten and not self._is_shedding:
             tenant, body, _ = self._unwritten[0]
             try:
-                offset = self._writer.append(RECORD_FINISHED, body)
+                offset = self._writer.append(encode_record(RECORD_FINISHED, body))
             except OSError as error:
                 self._note_write_error(error)
                 break

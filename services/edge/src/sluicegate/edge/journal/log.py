@@ -67,11 +67,11 @@ class LogWriter:
 
     __slots__ = ("_fd", "path", "position")
 
-    def __init__(self, path: Path, first: Iterable[tuple[int, bytes]] = ()) -> None:
-        """Make the file with `first` in it, all or nothing; raises `OSError`. It must not exist."""
+    def __init__(self, path: Path, first: Iterable[bytes] = ()) -> None:
+        """Make the file with the encoded records `first` in it, all or nothing; raises `OSError`. It must not exist."""
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        head = FILE_HEADER + b"".join(encode_record(record_type, body) for record_type, body in first)
+        head = FILE_HEADER + b"".join(first)
         self.position = len(head)
         try:
             self._write_whole(head)
@@ -85,9 +85,8 @@ class LogWriter:
         """Whether nothing can be appended any more."""
         return self._fd < 0
 
-    def append(self, record_type: int, body: bytes) -> int:
-        """Append one record and return its offset. Raises `OSError`; the file is valid all the same."""
-        record = _pack(len(body), _crc32(body, _CRC_OF_TYPE[record_type]), record_type) + body
+    def append(self, record: bytes) -> int:
+        """Append one encoded record and return its offset. Raises `OSError`; the file is valid all the same."""
         written = _write(self._fd, record)
         offset = self.position
         if written != len(record):
