@@ -11,7 +11,9 @@ import asyncpg
 import httpx2
 import msgspec
 import pytest
+from pydantic import SecretStr
 
+from sluicegate.admin.background import run_together, stop
 from sluicegate.admin.config import AdminSettings
 from sluicegate.admin.projection import edges
 from sluicegate.admin.wiring import Admin, running
@@ -98,7 +100,12 @@ def unique(text: str) -> str:
 
 @asynccontextmanager
 async def open_admin(postgres_dsn: str, nats_url: str) -> AsyncIterator[Running]:
-    settings = AdminSettings(postgres_dsn=postgres_dsn, nats_url=nats_url, key_ring=KEY_RING, bootstrap_token=TOKEN)
+    settings = AdminSettings(
+        postgres_dsn=SecretStr(postgres_dsn),
+        nats_url=SecretStr(nats_url),
+        key_ring=SecretStr(KEY_RING),
+        bootstrap_token=SecretStr(TOKEN),
+    )
     async with (
         running(settings) as admin,
         httpx2.AsyncClient(
@@ -164,19 +171,19 @@ async def start_edge(stack: AsyncExitStack, nats_url: str) -> StartEdge:
     async def start(url: str = nats_url) -> SimulatedEdge:
         connection = await connect(url, name="edge")
         edge = SimulatedEdge(connection)
-        tasks = [
-            asyncio.create_task(edge.follow("keys", subjects.KEYS_BUCKET.name)),
-            asyncio.create_task(edge.follow("catalogue", subjects.CATALOGUE_BUCKET.name)),
-            asyncio.create_task(edge.repeat()),
-        ]
+        following = asyncio.create_task(
+            run_together(
+                edge.follow("keys", subjects.KEYS_BUCKET.name),
+                edge.follow("catalogue", subjects.CATALOGUE_BUCKET.name),
+                edge.repeat(),
+            )
+        )
 
-        async def stop() -> None:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async def leave() -> None:
+            await stop([following])
             await connection.close()
 
-        stack.push_async_callback(stop)
+        stack.push_async_callback(leave)
         return edge
 
     return start

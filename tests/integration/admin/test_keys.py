@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 
@@ -92,7 +93,12 @@ async def test_answer_says_not_propagated_when_there_is_no_edge(admin: Running) 
 async def test_two_concurrent_changes_of_a_key_are_both_kept(admin: Running) -> None:
     key = await admin.make("keys", team=(await admin.make_team())["id"], name="k")
     url = f"/api/keys/{key['id']}"
-    changes = [{"name": "new"}, {"enabled": False}, {"allowed_models": ["a"]}, {"expires_at": "2099-01-01T00:00:00Z"}]
+    changes: list[dict[str, Any]] = [
+        {"name": "new"},
+        {"enabled": False},
+        {"allowed_models": ["a"]},
+        {"expires_at": "2099-01-01T00:00:00Z"},
+    ]
     answers = await asyncio.gather(*(admin.client.patch(url, json=change) for change in changes))
     assert [answer.status_code for answer in answers] == [200] * 4
     kept = (await admin.client.get(url)).json()

@@ -293,13 +293,14 @@ async def test_changes_through_two_admins_end_in_the_present_state(
     await until(lambda: admin.admin.edges.live_count == other.admin.edges.live_count == 1, "a live edge")
     team = await admin.make_team()
     url = f"/api/teams/{team['id']}"
-    answers = await asyncio.gather(
-        *((admin, other)[turn % 2].client.patch(url, json={"name": f"name {turn}"}) for turn in range(20)),
-        *((admin, other)[turn % 2].make("keys", team=team["id"], name=f"k{turn}") for turn in range(20)),
+    admins = (admin, other) * 10
+    answers, made = await asyncio.gather(
+        asyncio.gather(*(one.client.patch(url, json={"name": f"name {turn}"}) for turn, one in enumerate(admins))),
+        asyncio.gather(*(one.make("keys", team=team["id"], name=f"k{turn}") for turn, one in enumerate(admins))),
     )
-    patched = [answer.json() for answer in answers[:20]]
+    patched = [answer.json() for answer in answers]
     assert [answer["propagated"] for answer in patched] == [True] * 20
-    assert [answer["propagated"] for answer in answers[20:]] == [True] * 20
+    assert [answer["propagated"] for answer in made] == [True] * 20
     assert sorted(answer["version"] for answer in patched) == list(range(2, 22))
     last = max(patched, key=lambda answer: answer["version"])
     assert (await catalogue(nats, "team", team) or {})["name"] == last["name"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp
 
 from sluicegate.admin import application
+from sluicegate.admin.background import stop
 from sluicegate.admin.changes.changes import Changes
 from sluicegate.admin.config import AdminSettings
 from sluicegate.admin.departments import endpoints as departments
@@ -69,9 +70,7 @@ async def running(settings: AdminSettings) -> AsyncIterator[Admin]:
     try:
         yield admin
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(tasks)
         await _close(pool)
 
 

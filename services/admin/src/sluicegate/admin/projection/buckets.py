@@ -4,16 +4,18 @@ Every write names the sequence it follows. A relay that was held up, lost its lo
 state is refused by the server, so it cannot bring a revoked key back.
 """
 
+import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js import JetStreamContext
-from nats.js.api import Header
+from nats.js.api import DeliverPolicy, Header
 from nats.js.errors import APIError, NotFoundError
-from nats.js.kv import KV_DEL, KV_OP, KV_PURGE
+from nats.js.kv import KV_DEL, KV_OP
 
 from sluicegate.admin.projection.entries import STORED_AS, BucketName, Entry
 from sluicegate.bus.connection import Connection
@@ -96,25 +98,63 @@ class Buckets:
         return info.created
 
     async def contents(self, bucket: BucketName) -> Contents:
-        """Read a bucket whole."""
-        contents = Contents(await self.created(bucket))
-        old = datetime.now(UTC) - _MARKER_AGE
-        watcher: Any = await (await self._js.key_value(STORED_AS[bucket])).watchall()
+        """Read a bucket whole; raise TimeoutError when nothing more comes before its end."""
+        reading = _Reading(Contents(await self.created(bucket)), Entry(bucket, "").subject)
+        subscription = await self._js.subscribe(
+            Entry(bucket, ">").subject,
+            stream=_stream(bucket),
+            cb=reading.take,
+            ordered_consumer=True,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            inactive_threshold=_SILENCE_S,
+        )
         try:
-            while (update := await watcher.updates(timeout=_SILENCE_S)) is not None:
-                if update.operation not in {KV_DEL, KV_PURGE}:
-                    contents.values[update.key] = update.value or b""
-                elif update.created is not None and update.created < old:
-                    contents.markers.append((update.key, update.revision or 0))
+            info = await subscription.consumer_info()
+            if not info.num_pending and (info.delivered is None or not info.delivered.consumer_seq):
+                return reading.contents
+            await reading.finish()
         finally:
             with contextlib.suppress(Error):  # the connection may be gone, and the subscription with it
-                await watcher.stop()
-        return contents
+                await subscription.unsubscribe()
+        return reading.contents
 
     async def forget_marker(self, bucket: BucketName, name: str, sequence: int) -> None:
         """Remove the marker of a deletion, and nothing that was written after it."""
         subject = Entry(bucket, name).subject
         await self._js.purge_stream(_stream(bucket), seq=sequence + 1, subject=subject)
+
+
+class _Reading:
+    """Takes the messages of a read. Not nats-py's watcher: it hands over one by one, at many times the cost."""
+
+    def __init__(self, contents: Contents, prefix: str) -> None:
+        self.contents = contents
+        self._prefix_length = len(prefix)
+        self._old = datetime.now(UTC) - _MARKER_AGE
+        self._count = 0
+        self._ended = asyncio.Event()
+
+    async def take(self, message: Msg) -> None:
+        name = message.subject[self._prefix_length :]
+        metadata = message.metadata
+        if message.headers is None or KV_OP not in message.headers:
+            self.contents.values[name] = message.data
+        elif metadata.timestamp < self._old:
+            self.contents.markers.append((name, metadata.sequence.stream))
+        self._count += 1
+        if not metadata.num_pending:
+            self._ended.set()
+
+    async def finish(self) -> None:
+        """Return when all was taken."""
+        seen = -1
+        while not self._ended.is_set():
+            if self._count == seen:
+                raise TimeoutError("a bucket was not read to its end")
+            seen = self._count
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._ended.wait()
 
 
 def _stream(bucket: BucketName) -> str:

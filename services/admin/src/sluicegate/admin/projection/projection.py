@@ -1,12 +1,12 @@
 """The projection as a whole: its life beside the API, and what a request sees of it."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from nats.aio.msg import Msg
 
+from sluicegate.admin.background import run_together
 from sluicegate.admin.changes.changes import Edges, Propagation
 from sluicegate.admin.changes.unit import Ref
 from sluicegate.admin.metrics import Metrics
@@ -59,10 +59,7 @@ class EdgeProjection:
         try:
             await self._connection.open(self._nats_url)
             await self._connection.subscribe(f"{subjects.INVALIDATION_APPLIED}.*", cb=self._hear)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._declarations.run(), name="declarations")
-                tasks.create_task(self._relay.run(), name="relay")
-                tasks.create_task(self._compare(), name="comparison")
+            await run_together(self._declarations.run(), self._relay.run(), self._compare())
         finally:
             await self._connection.close()
 

@@ -13,7 +13,7 @@ audit events (message id = event id), remove the rows, commit. A crash anywhere 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from nats.errors import Error
 
@@ -33,6 +33,7 @@ POLL_S: Final = 2.0
 BATCH: Final = 500
 _RETRY_S: Final = 0.5
 _ROUNDS_FOR_STALE: Final = 5
+_MANY: Final = 20
 
 _log = get_logger(__name__)
 
@@ -42,7 +43,7 @@ class _Waiter:
     """A request that waits until its records are told."""
 
     missing: set[Ref]
-    told: asyncio.Future[Sequences | None]
+    told: asyncio.Future[Sequences]
     sequences: Sequences = field(default_factory=Sequences)
 
     def learn(self, places: dict[Ref, tuple[Entry, int]]) -> None:
@@ -51,12 +52,8 @@ class _Waiter:
             entry, sequence = places[ref]
             self.sequences = _further(self.sequences, entry, sequence)
             self.missing.discard(ref)
-        if not self.missing:
-            self.answer(self.sequences)
-
-    def answer(self, sequences: Sequences | None) -> None:
-        if not self.told.done():
-            self.told.set_result(sequences)
+        if not self.missing and not self.told.done():
+            self.told.set_result(self.sequences)
 
 
 class Relay:
@@ -76,7 +73,6 @@ class Relay:
         if not waiter.missing:
             return Sequences()
         if not self._buckets.is_connected:
-            self._wake.set()
             return None
         self._waiting.append(waiter)
         self._wake.set()
@@ -85,6 +81,8 @@ class Relay:
                 return await waiter.told
         except TimeoutError:
             return None
+        finally:
+            self._waiting.remove(waiter)
 
     def wake(self) -> None:
         """Look at the outbox now."""
@@ -94,20 +92,16 @@ class Relay:
         """Relay until cancelled, whatever is away."""
         while True:
             self._wake.clear()
-            waiting, self._waiting = self._waiting, []
             pause_s = POLL_S
             try:
-                if self._buckets.is_connected and (waiting or await self._has_work()):
-                    await self._drain(waiting)
+                if self._buckets.is_connected and (self._waiting or await self._has_work()):
+                    await self._drain()
             except Exception as error:  # noqa: BLE001 - the relay outlives its own faults; logged here
                 if isinstance(error, Error) or is_unavailable(error):
                     _log.warning("relay has to wait", error=str(error) or type(error).__name__)
                 else:
                     _log.exception("relay failed")
                 pause_s = _RETRY_S
-            finally:
-                for waiter in waiting:
-                    waiter.answer(None)
             await self._sleep(pause_s)
 
     async def settle(self, entries: Sequence[Entry]) -> None:
@@ -130,32 +124,40 @@ class Relay:
 
     async def _has_work(self) -> bool:
         async with self._pool.acquire() as connection:
-            return bool(await repository.read_outbox(connection, 1))
+            return bool(await repository.outbox_depth(connection))
 
-    async def _drain(self, waiting: list[_Waiter]) -> None:
-        """Run rounds until the outbox is empty or a round gets nowhere; then answer who still waits."""
-        while await self._round(waiting):
-            pass
+    async def _drain(self) -> None:
+        """Run rounds until the outbox is empty or nothing helps; then answer who was there before the last one."""
+        lost_races = 0
+        while True:
+            waiting = list(self._waiting)
+            outcome = await self._round(waiting)
+            lost_races = lost_races + 1 if outcome == "raced" else 0
+            if outcome == "ended" or lost_races == _ROUNDS_FOR_STALE:
+                break
         missing = {ref for waiter in waiting for ref in waiter.missing}
-        if not missing:
-            return
-        # An earlier round or another process has told them: what stands there now is at least as new.
-        async with self._pool.acquire() as connection:
-            pending = await repository.pending(connection, [ref.id for ref in missing])
-            places = await _places(connection, [ref for ref in missing if ref.id not in pending])
-        lasts = await asyncio.gather(*(self._buckets.last(entry) for entry in places.values()))
-        known = {ref: (entry, last.sequence) for (ref, entry), last in zip(places.items(), lasts, strict=True)}
-        for waiter in waiting:
-            waiter.learn(known)
+        if missing:
+            known = await self._look_up(missing)
+            for waiter in waiting:
+                waiter.learn(known)
 
-    async def _round(self, waiting: list[_Waiter]) -> bool:
-        """Tell one batch; return whether another round may find more to do."""
+    async def _look_up(self, refs: set[Ref]) -> dict[Ref, tuple[Entry, int]]:
+        """Return where records stand that an earlier round or another process has told, at least as new as asked."""
+        async with self._pool.acquire() as connection:
+            pending = await repository.pending(connection, [ref.id for ref in refs])
+            digests = await repository.digests(connection, [ref.id for ref in refs if ref.noun == "key"])
+        places = {ref: _place(ref, digests.get(ref.id)) for ref in refs if ref.id not in pending}
+        lasts = await asyncio.gather(*(self._buckets.last(entry) for entry in places.values()))
+        return {ref: (entry, last.sequence) for (ref, entry), last in zip(places.items(), lasts, strict=True)}
+
+    async def _round(self, waiting: Sequence[_Waiter]) -> Literal["ended", "more", "raced"]:
+        """Tell one batch; say whether another round may find more to do, or lost all its writes to another relay."""
         async with self._pool.acquire() as connection, connection.transaction():
             await repository.take_relay_lock(connection)
-            rows = await repository.read_outbox(connection, BATCH)
+            rows = await repository.read_outbox(connection, BATCH, first=_urgent(waiting))
             if not rows:
-                return False
-            places = await _places(connection, [_ref(row) for row in rows if not row.is_projected])
+                return "ended"
+            places = {_ref(row): _place(_ref(row), row.digest) for row in rows if not row.is_projected}
             settled = await self._settle(connection, list(dict.fromkeys(places.values())))
             known = {
                 ref: (entry, settled.sequences[entry]) for ref, entry in places.items() if entry in settled.sequences
@@ -163,13 +165,16 @@ class Relay:
             for waiter in waiting:
                 waiter.learn(known)
             told = [row for row in rows if row.is_projected or _ref(row) in known]
-            done = await self._publish(connection, told)
+            # While more states wait, they go first: a revocation is worth more than its report.
+            done = await self._publish(connection, told) if len(places) < BATCH else set()
             await repository.remove_from_outbox(connection, [row.sequence for row in done])
             await repository.mark_projected(connection, [row.sequence for row in told if row not in done])
         self.told_count += len(known)
         if settled.failure is not None:
             raise settled.failure
-        return bool(done or known)
+        if done or known:
+            return "more"
+        return "raced" if settled.stale else "ended"
 
     async def _publish(self, connection: PoolConnection, rows: Sequence[OutboxRow]) -> set[OutboxRow]:
         """Publish the audit events of these rows; return the rows that are done."""
@@ -212,6 +217,11 @@ class _Settled:
     failure: Exception | None = None
 
 
+def _urgent(waiting: Sequence[_Waiter]) -> list[str]:
+    """Return the ids that requests wait for, but not those of a mass deletion: it must not hold up the others."""
+    return [ref.id for waiter in waiting if len(waiter.missing) <= _MANY for ref in waiter.missing]
+
+
 def _ref(row: OutboxRow) -> Ref:
     return Ref(cast(AnyNoun, row.noun), row.record_id)
 
@@ -222,11 +232,5 @@ def _further(sequences: Sequences, entry: Entry, sequence: int) -> Sequences:
     return sequences._replace(catalogue=max(sequences.catalogue, sequence))
 
 
-async def _places(connection: PoolConnection, refs: Iterable[Ref]) -> dict[Ref, Entry]:
-    """Return the place of each record, in order."""
-    refs = list(refs)
-    digests = await repository.digests(connection, [ref.id for ref in refs if ref.noun == "key"])
-    return {
-        ref: Entry("keys", digests[ref.id]) if ref.noun == "key" else Entry("catalogue", f"{ref.noun}.{ref.id}")
-        for ref in refs
-    }
+def _place(ref: Ref, digest: str | None) -> Entry:
+    return Entry("catalogue", f"{ref.noun}.{ref.id}") if digest is None else Entry("keys", digest)

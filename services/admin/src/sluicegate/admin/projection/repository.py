@@ -30,7 +30,6 @@ from sluicegate.store.pool import PoolConnection
 # Advisory locks: one relay at a time, one comparison at a time, in the whole cluster.
 _RELAY_LOCK: Final = 0x51_01_CE
 _COMPARE_LOCK: Final = 0x51_01_CF
-_LOCK_TIMEOUT_MS: Final = 1_000
 _PREFETCH: Final = 500
 
 
@@ -43,10 +42,20 @@ class OutboxRow:
     record_id: str
     event_id: str | None
     is_projected: bool
+    digest: str | None
 
+
+# Losing the removal of outbox rows in a crash costs nothing, they are told again: so nothing waits for the disk.
+# One statement, because a change waits for it: the settings come first, and hold when the lock is asked for.
+_TAKE_RELAY_LOCK = """
+SELECT set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true),
+    pg_advisory_xact_lock($1)
+"""
 
 _OUTBOX = """
-SELECT sequence, noun, record_id, event_id, is_projected FROM outbox ORDER BY is_projected, sequence LIMIT $1
+SELECT outbox.sequence, outbox.noun, outbox.record_id, outbox.event_id, outbox.is_projected, keys.digest
+FROM outbox LEFT JOIN keys ON outbox.noun = 'key' AND keys.id = outbox.record_id
+ORDER BY outbox.is_projected, outbox.record_id <> ALL($2::text[]), outbox.sequence LIMIT $1
 """
 
 _KEYS = """
@@ -160,9 +169,7 @@ _PLAIN: Final[dict[str, tuple[str, Callable[[asyncpg.Record], CatalogueRecord]]]
 
 async def take_relay_lock(connection: PoolConnection) -> None:
     """Become the relay until the end of the transaction; raise LockNotAvailableError after a second of waiting."""
-    # Losing the removal of outbox rows in a crash costs nothing: they are told again. So do not wait for the disk.
-    await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; SET LOCAL synchronous_commit = off")
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", _RELAY_LOCK)
+    await connection.execute(_TAKE_RELAY_LOCK, _RELAY_LOCK)
 
 
 async def try_compare_lock(connection: PoolConnection) -> bool:
@@ -176,9 +183,9 @@ async def outbox_depth(connection: PoolConnection) -> int:
     return depth
 
 
-async def read_outbox(connection: PoolConnection, count: int) -> list[OutboxRow]:
-    """Return the next rows; those whose state is still to be told come first."""
-    return [OutboxRow(**row) for row in await connection.fetch(_OUTBOX, count)]
+async def read_outbox(connection: PoolConnection, count: int, *, first: Sequence[str]) -> list[OutboxRow]:
+    """Return the next rows: those whose state is still to be told come before the others, and `first` before all."""
+    return [OutboxRow(**row) for row in await connection.fetch(_OUTBOX, count, first)]
 
 
 async def pending(connection: PoolConnection, record_ids: Sequence[str]) -> set[str]:
