@@ -20,6 +20,7 @@ from sluicegate.admin.wiring import Admin, running
 from sluicegate.bus.connection import Connection, connect
 from sluicegate.contracts import subjects
 from sluicegate.contracts.facts import InvalidationApplied
+from sluicegate.devstack.waiting import until
 from sluicegate.runtime.key_ring import KeyRing
 
 TOKEN = "t" * 40
@@ -116,21 +117,6 @@ async def open_admin(postgres_dsn: str, nats_url: str) -> AsyncIterator[Running]
         ) as client,
     ):
         yield Running(admin, client)
-
-
-async def until(condition: Callable[[], Any], what: str = "condition", deadline_s: float = 20) -> Any:
-    """Poll until `condition` (a function, maybe a coroutine function) is true; return what it returned."""
-    try:
-        async with asyncio.timeout(deadline_s):
-            while True:
-                result = condition()
-                if asyncio.iscoroutine(result):
-                    result = await result
-                if result:
-                    return result
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"{what}: not within {deadline_s} s")
 
 
 @pytest.fixture(autouse=True)

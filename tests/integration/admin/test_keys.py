@@ -8,8 +8,9 @@ from typing import Any
 import asyncpg
 
 from sluicegate.contracts.keys import has_key_form, key_digest
+from sluicegate.devstack.waiting import until
 
-from .conftest import Running, StartEdge, until
+from .conftest import Running, StartEdge
 
 
 async def test_key_is_shown_once_and_stored_as_its_digest(

@@ -17,8 +17,9 @@ from sluicegate.contracts import subjects
 from sluicegate.contracts.catalogue import META_COMPLETE
 from sluicegate.contracts.keys import key_digest
 from sluicegate.devstack.servers import NatsServer
+from sluicegate.devstack.waiting import until
 
-from .conftest import Running, StartAdmin, StartEdge, unique, until
+from .conftest import Running, StartAdmin, StartEdge, unique
 
 Database = asyncpg.Connection
 
@@ -321,7 +322,7 @@ async def test_changes_are_told_later_when_nats_is_away(
     assert (await admin.client.get(f"/api/keys/{key['id']}")).status_code == 200
     assert not await outbox_is_empty(database)
     server.start()
-    await until(lambda: outbox_is_empty(database), "an empty outbox", 40)
+    await until(lambda: outbox_is_empty(database), "an empty outbox", deadline_s=40)
     nats = await connect(server.url, name="test")
     assert (await key_value(nats, key) or {})["name"] == "made while NATS was away"
     assert len(await audit_messages(nats, key["id"])) == 1
@@ -346,7 +347,7 @@ async def test_wiped_store_heals_by_itself(start_admin: StartAdmin, own_nats: Ca
     server.stop()
     server.wipe()
     server.start()
-    await until(lambda: admin.admin.comparison.finished_count > finished, "a comparison", 60)
+    await until(lambda: admin.admin.comparison.finished_count > finished, "a comparison", deadline_s=60)
     nats = await connect(server.url, name="test")
     revoked = [(await key_value(nats, key) or {})["revoked_at_us"] is not None for key in keys]
     assert revoked == [True] + [False] * 19
@@ -419,7 +420,7 @@ async def test_deleting_a_team_with_thousands_of_keys_is_told_key_by_key(
     await admin.admin.comparison.compare()
     done = (await admin.client.delete(f"/api/teams/{team['id']}?cascade=true")).json()
     assert done["deleted_records"] == 3001
-    await until(lambda: outbox_is_empty(database), "an empty outbox", 60)
+    await until(lambda: outbox_is_empty(database), "an empty outbox", deadline_s=60)
     contents = await Buckets(nats).contents("keys")
     revoked = [record for record in contents.values.values() if f'"team":"{team["id"]}"'.encode() in record]
     assert len(revoked) == 3000
