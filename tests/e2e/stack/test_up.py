@@ -25,6 +25,7 @@ from sluicegate.devstack.own_stack import OwnStack, StackFailedError
 from sluicegate.devstack.servers import NatsServer, PostgresServer, ValkeyServer
 from sluicegate.devstack.servers.ports import LOOPBACK, listens
 from sluicegate.devstack.servers.process import Identity
+from sluicegate.devstack.stack.layout import Home
 from sluicegate.devstack.stack.services import FAKE_PROVIDER, SERVICES
 from sluicegate.devstack.stack_client import Stack
 
@@ -179,9 +180,7 @@ def test_nothing_is_left_running_when_the_supervisor_is_killed(own_stack: MakeSt
 def test_nothing_is_left_running_when_up_is_ended_during_the_start(own_stack: MakeStack) -> None:
     own = own_stack()
     own.launch()
-    deadline = time.monotonic() + 60
-    while "✓ postgres" not in own.text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    _until(lambda: "✓ postgres" in own.text())
     family = [psutil.Process(own.process.pid), *psutil.Process(own.process.pid).children(recursive=True)]
     assert len(family) > 4
     assert own.stop(SIGINT) == 0
@@ -202,6 +201,15 @@ def test_dead_service_is_named_with_its_last_lines_and_all_stops(own_stack: Make
     assert "usage-writer was ended by SIGKILL" in text
     last_line = (own.home / "logs" / "usage-writer.log").read_text().splitlines()[-1]
     assert last_line in text
+
+
+def test_nothing_is_left_running_when_a_detaching_up_is_killed_during_the_start(own_stack: MakeStack) -> None:
+    own = own_stack("--detach")
+    own.launch()
+    _until(lambda: "✓ postgres" in own.text())
+    family = [psutil.Process(own.process.pid), *psutil.Process(own.process.pid).children(recursive=True)]
+    own.process.signal(SIGKILL)
+    assert _left_of(family, within_s=30) == []
 
 
 def test_service_that_cannot_start_is_named_with_its_reason(own_stack: MakeStack) -> None:
@@ -225,21 +233,23 @@ def test_dead_parts_are_started_again_when_asked_for(own_stack: MakeStack) -> No
 
 
 def test_new_worker_is_listed_when_an_edge_worker_was_killed(own_stack: MakeStack) -> None:
-    stack = own_stack("--edge-workers", "2").start()
+    own = own_stack("--edge-workers", "2")
+    stack = own.start()
     old = stack.processes["edge"]
     faults.kill(old[:1])
     _until(lambda: len(stack.reload().processes["edge"]) == 2 and stack.reload().processes["edge"] != old)
     assert _chat(stack).status_code == 200
+    assert f"worker {old[0]} of edge is gone" in own.text()
 
 
 # Other neighbours
 
 
 def test_external_servers_are_used_and_left_alone_when_the_environment_names_them(
-    own_stack: MakeStack,
     own_postgres: Callable[[], PostgresServer],
     own_nats: Callable[[], NatsServer],
     own_valkey: Callable[[], ValkeyServer],
+    own_stack: MakeStack,
 ) -> None:
     servers = postgres, nats, valkey = own_postgres(), own_nats(), own_valkey()
     env = {
@@ -317,6 +327,28 @@ def test_stack_runs_as_an_ordinary_user_when_started_by_one(servers_folder: Path
         assert {psutil.Process(pid).uids().real for pid in stack.all_pids()} == {nobody.uid}
     finally:
         own.stop()
+
+
+def test_up_refuses_a_folder_that_holds_other_things(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    done = _sluicegate("up", "--home", str(tmp_path), "--fresh")
+    assert done.returncode == 1
+    assert "is not a stack's folder" in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that is somebody else's")
+def test_up_says_whose_the_folder_is_when_it_belongs_to_another_user(servers_folder: Path) -> None:
+    entry = pwd.getpwnam("nobody")
+    home = servers_folder / "roots-home"
+    Home(home).create()
+    nobody = Identity(entry.pw_uid, entry.pw_gid)
+    own = OwnStack(
+        home, env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, python=_python_for(nobody), identity=nobody
+    )
+    with pytest.raises(StackFailedError, match="belongs to another user"):
+        own.start()
+    assert "Traceback" not in own.text()
 
 
 # Helpers

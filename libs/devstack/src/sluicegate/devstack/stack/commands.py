@@ -4,12 +4,16 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from sluicegate.devstack.stack.layout import Home, HomeError, Lock, default_home
+
+_STOP_DEADLINE_S = 60.0
 _HomeOption = Annotated[
-    Path | None, typer.Option("--home", help="Folder for data, logs and stack.json (default: .sluicegate).")
+    Path | None,
+    typer.Option("--home", readable=False, help="Folder for data, logs and stack.json (default: .sluicegate)."),
 ]
 
 
@@ -27,12 +31,11 @@ def up(
     home: _HomeOption = None,
 ) -> None:
     """Start the whole gateway with its servers and a fake provider; print a key and a curl line."""
-    from sluicegate.devstack.stack import front, layout, options  # noqa: PLC0415 - `down` needs none of it
+    from sluicegate.devstack.stack import front, options  # noqa: PLC0415 - `down` needs none of it
 
-    place = layout.Home((home or layout.default_home()).absolute())
-    if running := layout.Lock.holder(place.lock):
-        typer.echo(f"A stack runs here already (supervisor {running}, {place.stack_json}); `down` stops it.", err=True)
-        raise typer.Exit(1)
+    place = _place(home)
+    if running := _holder(place):
+        _fail(f"A stack runs here already (supervisor {running}, {place.stack_json}); `down` stops it.")
     chosen = options.StackOptions(
         home=str(place.path),
         is_fresh=fresh,
@@ -42,23 +45,40 @@ def up(
         provider_model=provider_model,
         edge_workers=edge_workers,
     )
-    raise typer.Exit(front.run(chosen, place))
+    try:
+        status = front.run(chosen, place)
+    except HomeError as error:
+        _fail(str(error))
+    raise typer.Exit(status)
 
 
 def down(home: _HomeOption = None) -> None:
     """Stop the stack that `up` started."""
-    from sluicegate.devstack.stack import layout  # noqa: PLC0415
-
-    place = layout.Home((home or layout.default_home()).absolute())
-    supervisor = layout.Lock.holder(place.lock)
+    place = _place(home)
+    supervisor = _holder(place)
     if supervisor is None:
         typer.echo("Nothing runs here.")
         return
     os.kill(supervisor, signal.SIGTERM)
-    deadline = time.monotonic() + 60
-    while layout.Lock.holder(place.lock) == supervisor:
+    deadline = time.monotonic() + _STOP_DEADLINE_S
+    while _holder(place) == supervisor:
         if time.monotonic() > deadline:
-            typer.echo(f"The supervisor (pid {supervisor}) does not stop.", err=True)
-            raise typer.Exit(1)
+            _fail(f"The supervisor (pid {supervisor}) does not stop.")
         time.sleep(0.05)
     typer.echo("Stopped.")
+
+
+def _place(home: Path | None) -> Home:
+    return Home((home or default_home()).absolute())
+
+
+def _holder(place: Home) -> int | None:
+    try:
+        return Lock.holder(place.lock)
+    except HomeError as error:
+        _fail(str(error))
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from signal import SIGTERM
 
 import httpx
@@ -63,6 +63,15 @@ class Fleet:
             found |= service.pids()
         return found
 
+    def lost_workers(self, before: Mapping[str, list[int]]) -> list[tuple[RunningService, int]]:
+        """Workers that were listed before and are gone, though their supervisor lives."""
+        return [
+            (service, pid)
+            for service in self._services
+            if service.service.has_workers and service.is_running
+            for pid in sorted(set(before.get(service.name, [])) - set(service.pids()[service.name]))
+        ]
+
     def record_processes(self) -> None:
         """Write down what runs, for a next start to end it should the supervisor be killed."""
         self._record.write(pid for pids in self.processes().values() for pid in pids)
@@ -70,6 +79,13 @@ class Fleet:
     def dead_parts(self) -> list[Part]:
         parts: list[Part] = [*self._embedded, *self._services]
         return [part for part in parts if not part.is_running]
+
+    def raise_if_dead(self, *, but: Collection[Part] = ()) -> None:
+        """Name the cause: a part that died makes others fail in ways that say less."""
+        for part in self.dead_parts():
+            if part in but:
+                continue
+            raise ServiceDiedError(part.name, f"{part.name} {part.process.death()}", part.process.log_tail())
 
     async def start_servers(self) -> None:
         """All at once; raises when one does not come up."""
@@ -102,7 +118,7 @@ class Fleet:
             service.launch(self._taken_ports)
             self._services.append(service)
             self.record_processes()
-        await self._until_ready(self._services)
+        await self._until_ready(self._services, is_first_start=True)
 
     async def start_again(self, part: Part) -> None:
         """On the same ports and data."""
@@ -112,7 +128,7 @@ class Fleet:
             part.launch(self._taken_ports)
             await self._until_ready([part])
 
-    async def _until_ready(self, services: Iterable[RunningService]) -> None:
+    async def _until_ready(self, services: Iterable[RunningService], *, is_first_start: bool = False) -> None:
         waiting = list(services)
         deadline = time.monotonic() + START_DEADLINE_S
         async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
@@ -122,9 +138,13 @@ class Fleet:
                     if is_ready:
                         waiting.remove(service)
                         self._report(Step(service.name, "ready", service.place))
+                if is_first_start:
+                    self.raise_if_dead(but=waiting)
                 if waiting and time.monotonic() > deadline:
                     slow = waiting[0]
-                    raise ServiceDiedError(slow.name, f"is not ready ({slow.last_answer})", slow.process.log_tail())
+                    raise ServiceDiedError(
+                        slow.name, f"{slow.name} is not ready ({slow.last_answer})", slow.process.log_tail()
+                    )
                 await asyncio.sleep(0.05)
 
     async def stop(self) -> None:

@@ -25,7 +25,7 @@ def run(options: StackOptions, home: Home) -> int:
     try:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "sluicegate.devstack.stack.supervisor", options.to_json()],
-            stdin=subprocess.PIPE if options.is_tied else subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the supervisor that we are gone
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

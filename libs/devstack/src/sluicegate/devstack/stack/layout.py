@@ -56,13 +56,19 @@ class Home:
         return self.path / "processes.json"
 
     def create(self) -> None:
-        """Make the folders. Others may pass through them as root's `nobody` must, but list nothing."""
+        """Make the folders. Others may pass through them as root's `nobody` must, but list nothing.
+
+        Raises HomeError for a folder that holds anything else: `--fresh` would wipe it.
+        """
         try:
+            if self.path.exists() and not self.lock.exists() and any(self.path.iterdir()):
+                raise HomeError(f"{self.path} is not a stack's folder and not empty")
             for folder in (self.path, self.data):
                 folder.mkdir(parents=True, exist_ok=True)
                 folder.chmod(0o711)
             self.logs.mkdir(exist_ok=True, mode=0o700)
             (self.path / ".gitignore").write_text("*\n")
+            self.lock.touch()
         except PermissionError as error:
             raise HomeError(f"{error.filename} belongs to another user: remove {self.path} as its owner") from error
 
@@ -118,6 +124,8 @@ class Lock:
                     return int(file.read().strip() or 0) or None
         except FileNotFoundError:
             pass
+        except PermissionError as error:
+            raise HomeError(f"{path.parent} belongs to another user") from error
         return None
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class StackOptions:
-    """`is_tied`: the stack ends with its front. `is_restarting`: a part that dies is started again."""
+    """`is_tied`: the stack ends with its front, also when all is ready. `is_restarting`: what dies is started again."""
 
     home: str
     is_fresh: bool = False

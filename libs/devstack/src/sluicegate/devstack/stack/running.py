@@ -19,8 +19,8 @@ _PORT_TRIES = 3
 class ServiceDiedError(RuntimeError):
     """A service or server ended by itself, or never became ready."""
 
-    def __init__(self, name: str, what: str, log_tail: str) -> None:
-        super().__init__(f"{name} {what}")
+    def __init__(self, name: str, text: str, log_tail: str) -> None:
+        super().__init__(text)
         self.name = name
         self.log_tail = log_tail
 
@@ -77,7 +77,7 @@ class RunningService:
         if not self.process.is_running:
             self._tries_left -= 1
             if all(map(is_free, self._ports.values())) or not self._tries_left:
-                raise ServiceDiedError(self.name, self.process.death(), self.process.log_tail())
+                raise ServiceDiedError(self.name, f"{self.name} {self.process.death()}", self.process.log_tail())
             self._ports = {}
             self.launch(taken)
             return False

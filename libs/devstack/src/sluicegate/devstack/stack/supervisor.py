@@ -61,6 +61,11 @@ class Supervisor:
         self._fleet.hurry.set()
         self._stop_asked.set()
 
+    def front_is_gone(self) -> None:
+        """Detached, the front goes once all is ready; gone before that, it was killed."""
+        if self._options.is_tied or not self._stack:
+            self.stop_in_a_hurry()
+
     async def run(self) -> int:
         """Exit status: 0 after a stop that was asked for."""
         starting = asyncio.create_task(self._start())
@@ -94,7 +99,11 @@ class Supervisor:
         rows = SERVICES if self._options.provider_url else (*SERVICES, FAKE_PROVIDER)
         await fleet.start_services(rows, self._values())
         report(Step("demo", "starting"))
-        demo = await self._make_demo()
+        try:
+            demo = await self._make_demo()
+        except (DemoError, httpx.HTTPError):
+            fleet.raise_if_dead()
+            raise
         report(Step("demo", "ready", f"model {demo.model}"))
         self._describe(demo)
         report(Ready(self._stack))
@@ -177,12 +186,15 @@ class Supervisor:
         """Workers come and go: keep the files true."""
         processes = self._fleet.processes()
         if processes != self._stack["processes"]:
+            for service, pid in self._fleet.lost_workers(self._stack["processes"]):
+                what = f"worker {pid} of {service.name} is gone; its supervisor starts another"
+                self._tell(ServiceDiedError(service.name, what, service.process.log_tail(8)))
             self._stack["processes"] = processes
             self._write_stack()
             self._fleet.record_processes()
 
     async def _mourn(self, part: Part) -> None:
-        error = ServiceDiedError(part.name, part.process.death(), part.process.log_tail())
+        error = ServiceDiedError(part.name, f"{part.name} {part.process.death()}", part.process.log_tail())
         kill_session(part.process.pid)
         now = time.monotonic()
         self._deaths = [*(death for death in self._deaths if now - death < _DEATHS_WINDOW_S), now]
@@ -221,11 +233,11 @@ async def supervise(options: StackOptions) -> int:
         home.create()
     home.rotate_logs()
     supervisor = Supervisor(options, home, report)
-    _listen_for_stop(supervisor, is_tied=options.is_tied)
+    _listen_for_stop(supervisor)
     return await supervisor.run()
 
 
-def _listen_for_stop(supervisor: Supervisor, *, is_tied: bool) -> None:
+def _listen_for_stop(supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: supervisor.ask_to_stop,
@@ -235,15 +247,13 @@ def _listen_for_stop(supervisor: Supervisor, *, is_tied: bool) -> None:
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if is_tied:
-        standard_input = sys.stdin.fileno()
+    standard_input = sys.stdin.fileno()
 
-        def front_is_gone() -> None:
-            if not os.read(standard_input, 1024):
-                loop.remove_reader(standard_input)
-                supervisor.stop_in_a_hurry()
+    def end_of_file() -> None:
+        loop.remove_reader(standard_input)
+        supervisor.front_is_gone()
 
-        loop.add_reader(standard_input, front_is_gone)
+    loop.add_reader(standard_input, end_of_file)  # nothing is ever written to it
 
 
 if __name__ == "__main__":
