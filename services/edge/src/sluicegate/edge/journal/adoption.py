@@ -29,6 +29,7 @@ _log = structlog.get_logger("sluicegate.edge.journal.adoption")
 # What the client of a process that died got is unknown: perhaps half a stream under 200, mostly a reset
 # connection. 500 counts it among the gateway's own failures; 499 would blame the client.
 INTERRUPTED_STATUS: Final = 500
+_YIELD_EVERY: Final = 100
 
 _decode_admitted = msgspec.json.Decoder(RequestAdmitted).decode
 
@@ -191,6 +192,8 @@ class _LifeReading:
             event = encode_event(interrupted(admitted))
             digest.update(event)
             finished.append((admitted.tenant, event, number))
+            if number % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # ten thousand streams may have been open: let others run
         self.interrupted_count = len(finished)
         # They have no place in a file: the digest makes equal ids mean equal bytes.
         await self._send(f"{self._life.inc}.interrupted.{digest.hexdigest()[:16]}", finished)
