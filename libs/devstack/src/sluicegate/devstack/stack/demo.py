@@ -61,8 +61,8 @@ class AdminClient:
         found = await self.find(nouns, identity)
         if found is None:
             return str((await self.call("POST", nouns, {**identity, **rest}))["id"])
-        if rest:
-            await self.call("PATCH", f"{nouns}/{found['id']}", rest)
+        if changed := {name: value for name, value in rest.items() if found.get(name) != value}:
+            await self.call("PATCH", f"{nouns}/{found['id']}", changed)
         return str(found["id"])
 
 
