@@ -23,7 +23,7 @@ from sluicegate.devstack import faults
 from sluicegate.devstack.fake_provider.server import running
 from sluicegate.devstack.own_stack import OwnStack, StackFailedError
 from sluicegate.devstack.servers import NatsServer, PostgresServer, ValkeyServer
-from sluicegate.devstack.servers.ports import LOOPBACK, listens
+from sluicegate.devstack.servers.ports import LOOPBACK, free_port, listens
 from sluicegate.devstack.servers.process import Identity
 from sluicegate.devstack.stack.layout import Home
 from sluicegate.devstack.stack.services import FAKE_PROVIDER, SERVICES
@@ -151,6 +151,11 @@ def test_second_stack_takes_other_ports_when_the_usual_ones_are_taken(own_stack:
         assert _chat(stack).status_code == 200
 
 
+def test_port_is_the_users_own_when_the_environment_sets_it(own_stack: MakeStack) -> None:
+    port = free_port()
+    assert own_stack(env={"SLUICEGATE_EDGE_PORT": str(port)}).start().edge_url == f"http://{LOOPBACK}:{port}"
+
+
 # Nothing is left
 
 
@@ -170,8 +175,9 @@ def test_nothing_is_left_running_when_the_supervisor_is_killed(own_stack: MakeSt
     own = own_stack("--edge-workers", "2")
     stack = own.start()
     family = _family(stack)
-    faults.kill([json.loads(stack.path.read_text())["supervisor"]])
-    assert _left_of(family, within_s=30) == []
+    with _open_stream(stack):
+        faults.kill([json.loads(stack.path.read_text())["supervisor"]])
+        assert _left_of(family, within_s=30) == []
     assert own.process.wait(deadline_s=10) == 1
     assert "the supervisor ended by SIGKILL" in own.text()
     own.start()

@@ -39,6 +39,7 @@ async def test_link_carries_everything_in_order_when_nothing_is_wrong(link: Faul
     writer.write_eof()
     assert await reader.read() == b""
     assert link.connection_count == 1
+    writer.close()
 
 
 async def test_held_link_moves_nothing_until_it_is_released(link: FaultyLink) -> None:
@@ -49,6 +50,7 @@ async def test_held_link_moves_nothing_until_it_is_released(link: FaultyLink) ->
         await asyncio.wait_for(reader.read(1), 0.2)
     link.release()
     assert await reader.readexactly(4) == b"late"
+    writer.close()
 
 
 async def test_cut_link_resets_what_is_open_and_takes_new_connections(link: FaultyLink) -> None:
@@ -83,6 +85,7 @@ async def test_slow_link_delays_and_keeps_the_order(link: FaultyLink) -> None:
         await asyncio.sleep(0.01)
     assert await reader.readexactly(3) == b"abc"
     assert asyncio.get_running_loop().time() - began >= 0.2
+    writer.close()
 
 
 def test_url_leads_through_the_link_and_keeps_the_login() -> None:

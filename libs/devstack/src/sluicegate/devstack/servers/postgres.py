@@ -20,7 +20,8 @@ from sluicegate.devstack.servers import binaries
 from sluicegate.devstack.servers.embedded import EmbeddedServer, ServerError, write_secret
 from sluicegate.devstack.servers.ports import LOOPBACK
 from sluicegate.devstack.servers.process import ChildProcess, Identity, spawn
-from sluicegate.devstack.servers.statement_log import LINE_PREFIX, StatementLog
+from sluicegate.devstack.servers.sql import SqlError, run_sql
+from sluicegate.devstack.servers.statement_log import LINE_PREFIX, StatementLog, switch_statement_log
 
 _SETTINGS = {
     "listen_addresses": LOOPBACK,
@@ -69,11 +70,16 @@ class PostgresServer(EmbeddedServer):
 
     def prepare(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._data.mkdir(exist_ok=True, mode=0o700)
-        if os.geteuid() == 0:
-            self._leave_root()
-        if not (self._data / "PG_VERSION").exists():
-            self._initialise()
+        if self._data.exists():
+            self._leave_root(self._data)
+            return
+        # Made elsewhere and moved: a start that is killed half-way leaves no half cluster.
+        scratch = self.directory / "data.new"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        self._leave_root(scratch)
+        self._initialise(scratch)
+        scratch.rename(self._data)
 
     def spawn(self) -> ChildProcess:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
@@ -93,14 +99,14 @@ class PostgresServer(EmbeddedServer):
             return False
         if len(state) < 8 or state[0] != str(self.pid) or state[7].strip() != "ready":
             return False
-        return self._psql(["-c", "select 1"]).returncode == 0
+        try:
+            return self.execute("select 1") == "1"
+        except SqlError:
+            return False
 
     def execute(self, statement: str, database: str = "postgres") -> str:
         """Run SQL with psql and return what it prints, unaligned."""
-        done = self._psql(["-c", statement], database)
-        if done.returncode != 0:
-            raise ServerError(done.stderr.strip())
-        return done.stdout.strip()
+        return run_sql(self.dsn(database), statement)
 
     def create_database(self, name: str, *, template: str | None = None) -> str:
         """Make a database and return its DSN."""
@@ -116,64 +122,44 @@ class PostgresServer(EmbeddedServer):
 
     def log_statements(self, *, enabled: bool) -> StatementLog:
         """Switch `log_statement=all` on or off, for sessions open already too; counts start at this point."""
-        self.execute(f"alter system set log_statement = '{'all' if enabled else 'none'}'")
-        self.execute("select pg_reload_conf()")
-        return StatementLog(self.log_path)
+        return switch_statement_log(self.url, self.log_path, enabled=enabled)
 
-    def _psql(self, arguments: Sequence[str], database: str = "postgres") -> subprocess.CompletedProcess[str]:
-        login = {"PGPASSWORD": self.password, "PGCONNECT_TIMEOUT": "5", "PGAPPNAME": "devstack", "PATH": os.defpath}
-        address = ["-h", LOOPBACK, "-p", str(self.port), "-U", self.user, "-d", database]
-        return subprocess.run(
-            [self._binaries / "psql", "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", *address, *arguments],
-            env=login,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def _initialise(self) -> None:
+    def _initialise(self, folder: Path) -> None:
         password_file = self.directory / "password"
         write_secret(password_file, self.password)
         if self._identity:
             os.chown(password_file, self._identity.uid, self._identity.gid)
-        authentication = [
-            "--auth-host=scram-sha-256",
-            "--auth-local=scram-sha-256",
-            f"--pwfile={password_file.resolve()}",
-        ]
         try:
             self._run_as_server(
                 [
-                    *(self._binaries / "initdb", "-D", self._data.resolve(), "-U", self.user, "--no-sync"),
-                    *("--locale=C", "-E", "UTF8", *authentication),
+                    *(self._binaries / "initdb", "-D", folder.resolve(), "-U", self.user, "--no-sync"),
+                    *("--locale=C", "-E", "UTF8", "--auth=scram-sha-256", f"--pwfile={password_file.resolve()}"),
                 ]
             )
         except subprocess.CalledProcessError as error:
-            shutil.rmtree(self._data, ignore_errors=True)
             raise ServerError(f"initdb failed:\n{error.stdout}") from error
         finally:
             password_file.unlink()
 
-    def _leave_root(self) -> None:
-        """Choose who runs the server, and give the data to that user."""
+    def _leave_root(self, folder: Path) -> None:
+        """Choose who runs the server, and give the folder to that user. Nothing to do for anybody but root."""
+        if os.geteuid() != 0:
+            return
         nobody = _nobody()
-        if nobody is not None and self._can_run_as(nobody):
+        if nobody is not None and self._can_run_as(nobody, folder):
             self._identity, self._wrapper, owner = nobody, [], nobody
         else:
-            self._identity = None
-            self._wrapper = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-            owner = Identity(0, 0)
-        if self._data.stat().st_uid != owner.uid:
-            for path in (self._data, *self._data.rglob("*")):
-                os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+            self._identity, self._wrapper, owner = None, _as_ordinary_id(), Identity(0, 0)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
-    def _can_run_as(self, identity: Identity) -> bool:
-        """Whether that user reaches both the program and the data."""
-        os.chown(self._data, identity.uid, identity.gid)
+    def _can_run_as(self, identity: Identity, folder: Path) -> bool:
+        """Whether that user reaches both the program and the folder."""
+        os.chown(folder, identity.uid, identity.gid)
         check = 'test -x "$1" && cd "$2" && test -w . && exec "$1" --version'
         try:
             done = subprocess.run(
-                ["/bin/sh", "-c", check, "check", self._binaries / "postgres", self._data.resolve()],
+                ["/bin/sh", "-c", check, "check", self._binaries / "postgres", folder.resolve()],
                 user=identity.uid,
                 group=identity.gid,
                 extra_groups=[],
@@ -198,6 +184,19 @@ class PostgresServer(EmbeddedServer):
             text=True,
             check=True,
         )
+
+
+def _as_ordinary_id() -> list[str]:
+    """A command that runs another one in a user namespace where root is not root."""
+    wrapper = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    try:
+        subprocess.run([*wrapper, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ServerError(
+            "PostgreSQL does not run as root. The user `nobody` cannot enter the folder of its programs or of its "
+            "data, and user namespaces are not to be had here: use a folder others may enter, or an ordinary user."
+        ) from error
+    return wrapper
 
 
 def _nobody() -> Identity | None:

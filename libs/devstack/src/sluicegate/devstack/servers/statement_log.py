@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluicegate.devstack.servers.sql import run_sql
+
 LINE_PREFIX = "%m [%p] app=%a|db=%d|"
 _STATEMENT = re.compile(
     rb"\[\d+\] app=(?P<application>[^|]*)\|db=[^|]*\|LOG: +(?:statement|execute [^:]*): (?P<text>.*)"
@@ -45,3 +47,13 @@ class StatementLog:
 
     def count_by_application(self) -> Counter[str]:
         return Counter(statement.application for statement in self.statements())
+
+
+def switch_statement_log(dsn: str, log_path: Path, *, enabled: bool) -> StatementLog:
+    """Set `log_statement` of a whole server, also for sessions that are open; count from this point.
+
+    For the running stack: `switch_statement_log(stack.postgres_dsn, stack.log("postgres"), enabled=True)`.
+    """
+    run_sql(dsn, f"alter system set log_statement = '{'all' if enabled else 'none'}'")
+    run_sql(dsn, "select pg_reload_conf()")
+    return StatementLog(log_path)

@@ -11,7 +11,7 @@ import psutil
 
 from sluicegate.devstack.servers.ports import free_port, is_free, listens
 from sluicegate.devstack.servers.process import ChildProcess, spawn
-from sluicegate.devstack.stack.services import VARIABLE_OF, Service
+from sluicegate.devstack.stack.services import VARIABLE_OF, Service, ServicePort
 
 _PORT_TRIES = 3
 
@@ -61,7 +61,7 @@ class RunningService:
         """Start the process; `taken` are ports promised to others, and grows by ours."""
         if not self._ports:
             for name, port in self.service.ports.items():
-                self._ports[name] = free_port(port.preferred, avoid=taken)
+                self._ports[name] = free_port(_wish(port), avoid=taken)
                 taken.add(self._ports[name])
         self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
         arguments = [part.format(**self._ports) for part in self.service.command]
@@ -114,3 +114,9 @@ class RunningService:
             | {name: value.format(**filling) for name, value in service.env.items()}
             | own
         )
+
+
+def _wish(port: ServicePort) -> int:
+    """The user's own setting, if there is one."""
+    wish = os.environ.get(port.variable, "") if port.variable else ""
+    return int(wish) if wish.isdigit() else port.preferred

@@ -61,7 +61,7 @@ SERVICES: tuple[Service, ...] = (
         },
         ready="http://127.0.0.1:{internal}/readyz",
         needs=frozenset({"nats", "postgres", "key_ring", "admin_token"}),
-        env={"SLUICEGATE_ADMIN_HOST": "127.0.0.1", "SLUICEGATE_ADMIN_INTERNAL_HOST": "127.0.0.1"},
+        defaults={"SLUICEGATE_ADMIN_HOST": "127.0.0.1", "SLUICEGATE_ADMIN_INTERNAL_HOST": "127.0.0.1"},
     ),
     Service(
         name="edge",
@@ -72,13 +72,12 @@ SERVICES: tuple[Service, ...] = (
         },
         ready="http://127.0.0.1:{internal}/readyz",
         needs=frozenset({"nats", "key_ring"}),
-        env={
+        env={"SLUICEGATE_EDGE_WORKERS": "{edge_workers}", "SLUICEGATE_EDGE_STATE_DIR": "{state}"},
+        defaults={
             "SLUICEGATE_EDGE_HOST": "127.0.0.1",
             "SLUICEGATE_EDGE_INTERNAL_HOST": "127.0.0.1",
-            "SLUICEGATE_EDGE_WORKERS": "{edge_workers}",
-            "SLUICEGATE_EDGE_STATE_DIR": "{state}",
+            "SLUICEGATE_EDGE_SHUTDOWN_TIMEOUT_S": "5",
         },
-        defaults={"SLUICEGATE_EDGE_SHUTDOWN_TIMEOUT_S": "5"},
         has_workers=True,
         stops_first=True,
     ),
@@ -88,7 +87,7 @@ SERVICES: tuple[Service, ...] = (
         ports={"internal": ServicePort(9082, "SLUICEGATE_USAGE_WRITER_INTERNAL_PORT")},
         ready="http://127.0.0.1:{internal}/readyz",
         needs=frozenset({"nats", "postgres"}),
-        env={"SLUICEGATE_USAGE_WRITER_INTERNAL_HOST": "127.0.0.1"},
+        defaults={"SLUICEGATE_USAGE_WRITER_INTERNAL_HOST": "127.0.0.1"},
     ),
     Service(
         name="retention",
@@ -96,6 +95,6 @@ SERVICES: tuple[Service, ...] = (
         ports={"internal": ServicePort(9084, "SLUICEGATE_RETENTION_INTERNAL_PORT")},
         ready="http://127.0.0.1:{internal}/readyz",
         needs=frozenset({"nats", "postgres"}),
-        env={"SLUICEGATE_RETENTION_INTERNAL_HOST": "127.0.0.1"},
+        defaults={"SLUICEGATE_RETENTION_INTERNAL_HOST": "127.0.0.1"},
     ),
 )
