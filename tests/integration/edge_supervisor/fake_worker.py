@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from sluicegate.edge.metrics import Metrics
-from sluicegate.edge.supervisor.ports import listen_shared
+from sluicegate.edge.supervisor.ports import bind_shared
 from sluicegate.edge.worker_port import Readiness, follow_supervisor, serve_worker_port
 from sluicegate.runtime.stopping import stop_event
 
@@ -51,7 +51,7 @@ async def main(fault: str) -> None:
         lambda: drains.append(1),
     ):
         server = await asyncio.start_server(
-            serve, sock=listen_shared("127.0.0.1", int(os.environ["SLUICEGATE_EDGE_PORT"]))
+            serve, sock=bind_shared("127.0.0.1", int(os.environ["SLUICEGATE_EDGE_PORT"]))
         )
         await stop.wait()
         server.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluicegate.edge.supervisor.ports import PortTakenError, listen_shared, reserve
+from sluicegate.edge.supervisor.ports import PortTakenError, bind_shared, reserve
 
 HOST = "127.0.0.1"
 
@@ -21,9 +21,16 @@ def test_reserved_port_takes_no_client(reserved: int) -> None:
         socket.create_connection((HOST, reserved), timeout=5)
 
 
+def test_worker_gets_no_client_before_it_listens(reserved: int) -> None:
+    with bind_shared(HOST, reserved), pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, reserved), timeout=5)
+
+
 def test_workers_listen_side_by_side_on_a_reserved_port(reserved: int) -> None:
-    with listen_shared(HOST, reserved) as one, listen_shared(HOST, reserved) as other:
+    with bind_shared(HOST, reserved) as one, bind_shared(HOST, reserved) as other:
         assert not one.getblocking()
+        one.listen(64)
+        other.listen(64)
         accepted = 0
         clients = [socket.create_connection((HOST, reserved), timeout=5) for _ in range(64)]
         for listener in (one, other):
@@ -82,5 +89,5 @@ def test_reservation_works_on_ipv6() -> None:
         held = reserve("::1", 0)
     except PortTakenError:
         pytest.skip("no IPv6 here")
-    with held, listen_shared("::1", held.getsockname()[1]) as listener:
+    with held, bind_shared("::1", held.getsockname()[1]) as listener:
         assert listener.family == socket.AF_INET6

@@ -21,6 +21,7 @@ from sluicegate.edge.worker_port import Readiness
 from sluicegate.runtime.key_ring import KeyRing
 
 _JOURNAL_CLOSE_S = 5.0
+_LOOK_AGAIN_S = 0.02
 
 
 class EdgeProcess:
@@ -39,7 +40,7 @@ class EdgeProcess:
         self.edge: Edge | None = None
 
     async def start(self) -> Edge:
-        """Build everything and start it. NATS may be away: the process is then not ready."""
+        """Build everything, start it, and wait for the mirrors; NATS may be away: the process is then not ready."""
         settings, metrics = self.settings, self.metrics
         pools = Pools()
         key_ring = KeyRing.parse(settings.key_ring.get_secret_value())
@@ -73,7 +74,14 @@ class EdgeProcess:
             asyncio.create_task(sweep(edge, self._connections()), name="deadlines"),
             asyncio.create_task(sample_loop_lag(metrics), name="loop-lag"),
         ]
+        await self._wait_for_mirrors(feed)
         return edge
+
+    async def _wait_for_mirrors(self, feed: MirrorFeed) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.mirror_wait_s):
+                while not feed.is_ready:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def stop(self) -> None:
         """End what is still open, each with its record, and flush the journal."""

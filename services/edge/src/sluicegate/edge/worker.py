@@ -1,21 +1,22 @@
 """One edge worker: a uvicorn server with our protocol class, on its own `SO_REUSEPORT` socket.
 
-Started by the supervisor only, which passes the rest of its environment: index, control socket, its pid.
+Started by the supervisor only, which passes what else it must know by its environment. It listens only once
+its mirrors are read, so that a worker that takes a dead one's place does not refuse clients meanwhile.
 """
 
 import asyncio
-import os
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 import uvloop
 
-from sluicegate.edge.config import EdgeSettings
+from sluicegate.edge.config import EdgeSettings, WorkerSettings
 from sluicegate.edge.inbound.app import EdgeApp
 from sluicegate.edge.inbound.protocol import EdgeProtocol
-from sluicegate.edge.supervisor.ports import listen_shared
+from sluicegate.edge.supervisor.ports import bind_shared
 from sluicegate.edge.wiring import EdgeProcess
 from sluicegate.edge.worker_port import follow_supervisor, serve_worker_port
 from sluicegate.runtime import logs
@@ -47,18 +48,21 @@ async def serve(settings: EdgeSettings, control_socket: Path) -> None:
         timeout_graceful_shutdown=int(settings.shutdown_timeout_s) or 1,
     )
     server = _Server(config)
-    listener = listen_shared(settings.host, settings.port)
+    bound = bind_shared(settings.host, settings.port)
     async with serve_worker_port(control_socket, process.metrics, process.readiness, process.drain):
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[bound])
 
 
 def main() -> None:
     """Run one worker to its end."""
-    follow_supervisor(int(os.environ["SLUICEGATE_EDGE_SUPERVISOR_PID"]))
-    settings = load(EdgeSettings)
+    settings = load(WorkerSettings)
+    if settings.control_socket is None or settings.supervisor_pid is None:
+        sys.stderr.write("Edge workers are started by their supervisor: run `sluicegate edge`.\n")
+        raise SystemExit(2)
+    follow_supervisor(settings.supervisor_pid)
     logs.configure("edge", settings.log_level, settings.log_format)
     uvloop.install()
-    asyncio.run(serve(settings, Path(os.environ["SLUICEGATE_EDGE_CONTROL_SOCKET"])))
+    asyncio.run(serve(settings, settings.control_socket))
 
 
 if __name__ == "__main__":

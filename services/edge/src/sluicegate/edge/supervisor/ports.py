@@ -38,13 +38,12 @@ def reserve(host: str, port: int) -> socket.socket:
         raise PortTakenError(f"port {port} on {host} {reason}") from error
 
 
-def listen_shared(host: str, port: int, backlog: int = 2048) -> socket.socket:
-    """Return a worker's own non-blocking listening socket on the shared port."""
+def bind_shared(host: str, port: int) -> socket.socket:
+    """Return a worker's own non-blocking socket on the shared port. It gets no clients before it listens."""
     family, address = _resolve(host, port)
-    listener = _bind_shared(family, address)
-    listener.listen(backlog)
-    listener.setblocking(False)
-    return listener
+    bound = _bind_shared(family, address)
+    bound.setblocking(False)
+    return bound
 
 
 def _bind_shared(
