@@ -80,7 +80,7 @@ class EdgeProcess:
     async def _wait_for_mirrors(self, feed: MirrorFeed) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.mirror_wait_s):
-                while not feed.is_ready:
+                while not feed.is_ready:  # noqa: ASYNC110 - once in a process's life, and the feed stays simpler
                     await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def stop(self) -> None:
@@ -125,3 +125,6 @@ def _report_journal(journal: Journal, metrics: Metrics) -> None:
     metrics.watch("journal_unpublished_events", lambda: journal.unacked_count)
     metrics.watch("journal_open_requests", lambda: journal.open_count)
     metrics.watch("journal_dropped_events_total", lambda: journal.dropped_events)
+    metrics.watch("journal_published_events_total", lambda: journal.outbox.published_events)
+    metrics.watch("journal_adopted_events_total", lambda: journal.adoption.adopted_events)
+    metrics.watch("journal_bad_records_total", lambda: journal.outbox.bad_records + journal.adoption.bad_records)
