@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.errors import ConnectionClosedError
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.errors import APIError, BadRequestError, FetchTimeoutError, ServiceUnavailableError
 
 from sluicegate.bus.acked_publisher import Ack, PublishError
 from sluicegate.bus.worker import (
@@ -23,6 +25,7 @@ from sluicegate.bus.worker import (
     Outcome,
     Retry,
     Settlement,
+    SteadyPull,
     split_array,
     trace_links,
 )
@@ -133,9 +136,14 @@ def test_items_are_one_bad_event_when_the_body_is_no_array(body: bytes) -> None:
     assert item.payload == body
 
 
-@given(
-    st.lists(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+_TEXTS = st.text(max_size=8)
+_JSON = st.recursive(
+    st.none() | st.integers() | _TEXTS, lambda x: st.lists(x) | st.dictionaries(_TEXTS, x), max_leaves=6
 )
+
+
+@settings(max_examples=50)
+@given(st.lists(_JSON, max_size=5))
 @pytest.mark.parametrize("indent", [None, 1])
 def test_split_array_returns_the_elements_whatever_they_are(indent: int | None, elements: list[Any]) -> None:
     parts = split_array(json.dumps(elements, indent=indent).encode())
@@ -219,3 +227,45 @@ def test_links_are_made_only_for_sampled_traces() -> None:
     deliveries = [Delivery[Any](FakeMessage(headers=one), 1, [], is_clean=True) for one in headers]  # type: ignore[arg-type]
     (link,) = trace_links(deliveries)
     assert f"{link.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+
+
+class FakePull:
+    """Ends a fetch as told."""
+
+    def __init__(self, end: BaseException | list[Any]) -> None:
+        self.end = end
+        self.asked: list[tuple[int, float]] = []
+
+    async def fetch(self, batch: int, timeout: float) -> list[Any]:
+        self.asked.append((batch, timeout))
+        if isinstance(self.end, BaseException):
+            raise self.end
+        return self.end
+
+
+async def test_fetch_returns_what_came() -> None:
+    pull = FakePull([1, 2])
+    assert await SteadyPull(pull).fetch(5, 0.1) == [1, 2]
+    assert pull.asked == [(5, 0.1)]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [TimeoutError(), NatsTimeoutError(), FetchTimeoutError(), BadRequestError(), ServiceUnavailableError(), APIError()],
+    ids=lambda end: f"{type(end).__module__}.{type(end).__name__}",
+)
+async def test_fetch_ends_as_faststream_knows_it_whatever_ended_it(end: BaseException) -> None:
+    with pytest.raises(NatsTimeoutError):
+        await SteadyPull(FakePull(end)).fetch(5, 0.1)
+
+
+async def test_fetch_is_not_asked_for_when_no_time_is_left() -> None:
+    pull = FakePull([1])
+    with pytest.raises(NatsTimeoutError):
+        await SteadyPull(pull).fetch(5, 0.0005)
+    assert pull.asked == []
+
+
+async def test_fetch_says_so_when_the_connection_is_closed() -> None:
+    with pytest.raises(ConnectionClosedError):
+        await SteadyPull(FakePull(ConnectionClosedError())).fetch(5, 0.1)

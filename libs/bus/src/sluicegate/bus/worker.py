@@ -23,7 +23,9 @@ import structlog
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, PullSub
 from nats.aio.msg import Msg
+from nats.errors import ConnectionClosedError
 from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.errors import Error as JetStreamError
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
@@ -48,6 +50,8 @@ _RETRY_MOST_S: Final = 15.0
 _RESTART_AFTER_S: Final = 1.0
 _WATCH_EVERY_S: Final = 1.0
 _START_TIMEOUT_S: Final = 10.0
+_SHORTEST_FETCH_S: Final = 0.001  # nats-py takes 0.1 ms off, and the server refuses what is not above 0
+_PAUSE_AFTER_REFUSAL_S: Final = 0.2
 _JSON_SPACE: Final = b" \t\r\n"
 _JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 _TRACEPARENT: Final = "traceparent"
@@ -252,6 +256,52 @@ def _span_context(traceparent: str) -> SpanContext | None:
         return None
 
 
+class SteadyPull:
+    """A pull subscription that FastStream's batch loop can live with.
+
+    nats-py's `fetch` ends in two kinds of time-out, its own and asyncio's; FastStream's loop knows only the
+    first. The second, and any refusal by the server, ends the loop's task, and the messages it had collected
+    by then are lost to it until `ack_wait` is over: 30 s late, seen whenever the time to fill a batch ran
+    out between two fetches. So every end of a fetch but a closed connection looks like nats-py's own
+    time-out here. After a refusal it also waits, because the loop would come back at once, for ever.
+    """
+
+    def __init__(self, subscription: Any) -> None:
+        self._subscription = subscription
+
+    async def fetch(self, batch: int, timeout: float) -> list[Msg]:  # noqa: ASYNC109 - FastStream calls it so
+        """Return up to `batch` messages."""
+        if timeout < _SHORTEST_FETCH_S:
+            raise NatsTimeoutError
+        try:
+            messages: list[Msg] = await self._subscription.fetch(batch=batch, timeout=timeout)
+        except ConnectionClosedError:
+            raise
+        except TimeoutError:
+            raise NatsTimeoutError from None
+        except (NatsError, JetStreamError) as error:
+            await asyncio.sleep(_PAUSE_AFTER_REFUSAL_S)
+            raise NatsTimeoutError from error
+        return messages
+
+    async def unsubscribe(self) -> None:
+        """End it."""
+        await self._subscription.unsubscribe()
+
+
+async def _start_steadily(broker: NatsBroker) -> None:
+    """Start a broker whose pull subscriptions are `SteadyPull`s from their first fetch on."""
+    await broker.connect()
+    js = broker.config.connection_state.stream
+    pull_subscribe = js.pull_subscribe
+
+    async def steadily(*arguments: Any, **options: Any) -> Any:
+        return SteadyPull(await pull_subscribe(*arguments, **options))
+
+    js.pull_subscribe = steadily
+    await broker.start()
+
+
 class Worker:
     """Runs the subscribers of a room until it is stopped, over any outage.
 
@@ -317,7 +367,7 @@ class Worker:
         self._subscribe(broker)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                await broker.start()
+                await _start_steadily(broker)
             self.is_consuming = True
             _log.info("consuming", name=self._name)
             await self._ended.wait()

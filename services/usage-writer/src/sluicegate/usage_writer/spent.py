@@ -20,6 +20,8 @@ _log = structlog.get_logger("sluicegate.usage_writer.spent")
 QUARTER_US: Final = 15 * 60 * 1_000_000
 CATCH_UP_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 0.05
+_NO_STREAM: Final = 10059
+_YEAR_9999_US: Final = 253_370_764_800_000_000
 _BEHIND: Final = SpentAnswer(state="behind")
 
 
@@ -34,7 +36,8 @@ async def last_sequence(js: JetStreamContext) -> int:
     return message.seq or 0
 
 
-_NO_STREAM: Final = 10059
+def _is_in_time(question: SpentQuestion) -> bool:
+    return 0 <= question.start_us <= question.end_us <= _YEAR_9999_US
 
 
 class SpentHandler:
@@ -55,8 +58,8 @@ class SpentHandler:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             _log.warning("question not understood", reason=str(error))
             return _BEHIND
-        if question.start_us % QUARTER_US or question.end_us % QUARTER_US:
-            _log.warning("period does not lie on quarters of an hour", start=question.start_us, end=question.end_us)
+        if question.start_us % QUARTER_US or question.end_us % QUARTER_US or not _is_in_time(question):
+            _log.warning("no period of whole quarters of an hour", start=question.start_us, end=question.end_us)
             return _BEHIND
         try:
             if not await self._has_caught_up():
