@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
+import uvloop
 
 from sluicegate.admin.config import AdminSettings
 from sluicegate.admin.wiring import Admin, running
@@ -37,7 +38,7 @@ def main() -> None:
     logs.configure("admin", settings.log_level, settings.log_format)
     flush_telemetry = telemetry.configure("admin")
     try:
-        asyncio.run(_run(settings))
+        uvloop.run(_run(settings))
     except OSError as error:
         sys.stderr.write(f"Cannot listen: {error}\n")
         raise SystemExit(1) from None
@@ -79,7 +80,9 @@ async def _serve(admin: Admin, listener: socket.socket, stop: asyncio.Event) -> 
 
 def _listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise OSError if the port is taken."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's algorithm off only then: else each answer takes 40 ms more.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

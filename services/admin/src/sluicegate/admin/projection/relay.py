@@ -172,6 +172,8 @@ class Relay:
         self.told_count += len(known)
         if settled.failure is not None:
             raise settled.failure
+        if len(done) == len(rows) < BATCH:
+            return "ended"
         if done or known:
             return "more"
         return "raced" if settled.stale else "ended"
