@@ -234,3 +234,11 @@ async def test_hostile_text_is_data(admin: Running) -> None:
     assert (await admin.client.get("/api/tenants/' OR 1=1 --")).status_code == 404
     assert (await admin.client.get("/api/keys", params={"prefix": "%"})).json()["data"] == []
     assert (await admin.client.get("/api/keys")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["tenants/%00", "tenants?cursor=%00", "keys?prefix=%00", "keys?name=a%00b"])
+async def test_request_is_422_when_it_holds_nul(admin: Running, path: str) -> None:
+    answer = await admin.client.get(f"/api/{path}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+    made = await admin.client.post("/api/keys", json={"team": "tea_\x00", "name": "k"})
+    assert made.status_code == 422

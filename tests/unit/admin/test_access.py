@@ -1,5 +1,7 @@
 """The guard: who gets in, what is bounded, what is open."""
 
+from collections.abc import AsyncIterator
+
 import httpx2
 import pytest
 from fastapi import APIRouter
@@ -21,6 +23,10 @@ def client(address: tuple[str, int] = ("10.1.2.3", 1)) -> httpx2.AsyncClient:
     @router.post("/things")
     async def things(body: Body, caller: ByCaller) -> list[str | None]:
         return [body.text[:10], caller.actor, caller.address]
+
+    @router.get("/things")
+    async def nothing() -> None:
+        pass
 
     app = application.build([router], TOKEN)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app, client=address), base_url="http://admin")
@@ -73,7 +79,7 @@ async def test_refusal_comes_before_it_is_known_whether_the_path_exists() -> Non
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_body_is_refused_when_it_is_too_large(is_chunked: bool) -> None:
-    async def chunks():
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(9):
             yield b" " * (MAX_BODY_BYTES // 8)
 
@@ -118,6 +124,7 @@ async def test_wrong_method_is_refused_in_one_shape() -> None:
     async with client() as http:
         answer = await http.put("/api/things", headers=bearer(TOKEN))
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "GET, POST"
 
 
 async def test_openapi_document_is_open() -> None:

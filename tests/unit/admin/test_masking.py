@@ -32,5 +32,5 @@ def test_hint_is_the_end_of_a_long_secret() -> None:
     assert hint("sk-0123456789abcdef") == "cdef"
 
 
-def test_hint_is_empty_when_the_secret_is_short() -> None:
-    assert not hint("0123456789abcde")
+def test_hint_is_none_when_the_secret_is_short() -> None:
+    assert hint("0123456789abcde") is None

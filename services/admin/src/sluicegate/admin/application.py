@@ -1,5 +1,6 @@
 """The API as an ASGI app: nouns under /api, one shape of refusal, the guard in front."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -71,6 +72,7 @@ def build_unguarded(routers: Sequence[APIRouter]) -> FastAPI:
     app.add_exception_handler(AdminError, _on_refusal)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(asyncpg.CharacterNotInRepertoireError, _on_data_error)
     # Each by name: what only `Exception` catches is raised again by starlette, for the server's log.
     for kind in (Exception, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         app.add_exception_handler(kind, _on_fault)
@@ -93,15 +95,25 @@ async def _on_validation_error(_request: Request, error: Exception) -> JSONRespo
     return refusal_response(_FieldsError(named, "Correct these fields and send the request again.", fields=fields))
 
 
-async def _on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, AdminError):  # raised while the body was read
         return refusal_response(error.__cause__)
     if error.status_code == 404:
         return refusal_response(_NoSuchPathError("There is no such path.", "See /openapi.json."))
     if error.status_code == 405:
-        return refusal_response(_NotAllowedError("The path does not have this method.", "See /openapi.json."))
+        answer = refusal_response(_NotAllowedError("The path does not have this method.", "See `allow`."))
+        answer.headers["allow"] = _methods(request)
+        return answer
     return refusal_response(_NotJsonError(str(error.detail), "Send one JSON object in UTF-8."))
+
+
+async def _on_data_error(_request: Request, error: Exception) -> JSONResponse:
+    """Refuse text that PostgreSQL cannot hold, wherever in the request it was: NUL, for one."""
+    _log.info("text refused by the database", error=str(error))
+    return refusal_response(
+        _FieldsError("The request holds a character that cannot be stored.", "Send text without NUL characters.")
+    )
 
 
 async def _on_fault(_request: Request, error: Exception) -> JSONResponse:
@@ -116,6 +128,16 @@ async def _on_fault(_request: Request, error: Exception) -> JSONResponse:
         )
     _log.error("request failed", exc_info=error)
     return refusal_response(AdminError("The server has a fault.", "See its log; report it if it stays."))
+
+
+def _methods(request: Request) -> str:
+    """Return the methods of a path; each of them is a route of its own, so starlette's answer names only one."""
+    document = request.app.openapi()["paths"]
+    path = request.url.path
+    for template, operations in document.items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
+            return ", ".join(sorted(method.upper() for method in operations))
+    return ""
 
 
 def _path(place: Sequence[str | int]) -> str:

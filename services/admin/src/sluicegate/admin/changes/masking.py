@@ -21,6 +21,6 @@ def masked(value: Any) -> Any:
     return value
 
 
-def hint(secret: str) -> str:
-    """Return the end of a secret, to tell one from another; empty for a short one."""
-    return secret[-HINT_LENGTH:] if len(secret) >= _MIN_LENGTH_FOR_HINT else ""
+def hint(secret: str) -> str | None:
+    """Return the end of a secret, to tell one from another; None for a short one."""
+    return secret[-HINT_LENGTH:] if len(secret) >= _MIN_LENGTH_FOR_HINT else None
