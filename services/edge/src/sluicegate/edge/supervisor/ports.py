@@ -49,7 +49,7 @@ def bind_shared(host: str, port: int) -> socket.socket:
 def _bind_shared(
     family: socket.AddressFamily, address: tuple[str, int], *, may_reuse_address: bool = True
 ) -> socket.socket:
-    shared = socket.socket(family, socket.SOCK_STREAM)
+    shared = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_reuse_address)
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
