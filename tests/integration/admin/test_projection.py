@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -10,7 +11,7 @@ import pytest
 from nats.js.errors import KeyNotFoundError
 
 from sluicegate.admin.projection import repository
-from sluicegate.admin.projection.buckets import Buckets, Last
+from sluicegate.admin.projection.buckets import Buckets, Last, StaleWriteError
 from sluicegate.admin.projection.entries import Entry
 from sluicegate.bus.connection import Connection, connect
 from sluicegate.contracts import subjects
@@ -307,6 +308,74 @@ async def test_changes_through_two_admins_end_in_the_present_state(
     assert (await catalogue(nats, "team", team) or {})["name"] == last["name"]
     await until(lambda: outbox_is_empty(database), "an empty outbox")
     assert len(await audit_messages(nats, team["id"])) == 21
+
+
+async def test_only_one_relays_at_a_time(admin: Running, nats: Connection, database: Any) -> None:
+    """While another process is the relay, a change is saved and waits; then it is told."""
+    await database.execute("SELECT pg_advisory_lock($1)", repository._RELAY_LOCK)
+    tenant = await admin.make("tenants", name=unique("tenant"))
+    assert tenant["propagated"] is False
+    assert await catalogue(nats, "tenant", tenant) is None
+    await database.execute("SELECT pg_advisory_unlock($1)", repository._RELAY_LOCK)
+    await until(lambda: catalogue(nats, "tenant", tenant), "the tenant in the bucket")
+
+
+async def test_only_one_compares_at_a_time(admin: Running, database: Any) -> None:
+    finished = admin.admin.comparison.finished_count
+    await database.execute("SELECT pg_advisory_lock($1)", repository._COMPARE_LOCK)
+    await admin.admin.comparison.compare()
+    assert admin.admin.comparison.finished_count == finished
+    await database.execute("SELECT pg_advisory_unlock($1)", repository._COMPARE_LOCK)
+    await admin.admin.comparison.compare()
+    assert admin.admin.comparison.finished_count > finished
+
+
+async def test_bucket_is_not_called_complete_when_it_was_made_again_meanwhile(
+    admin: Running, nats: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edge would take an empty bucket for the truth."""
+    comparison: Any = admin.admin.comparison
+    created = await comparison._buckets.created("keys")
+    answers: Iterator[datetime] = iter([created, created + timedelta(seconds=1)])
+
+    async def made_again(_bucket: str) -> datetime:
+        return next(answers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comparison._buckets, "created", made_again)
+        with pytest.raises(StaleWriteError):
+            await comparison._complete("keys", created, 0)
+    assert await value(nats, subjects.KEYS_BUCKET.name, META_COMPLETE) is None
+    await until(lambda: value(nats, subjects.KEYS_BUCKET.name, META_COMPLETE), "a comparison that finds it missing")
+
+
+async def test_change_overtakes_a_mass_deletion(
+    admin: Running, nats: Connection, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revocation does not wait until thousands of other records are told."""
+    team = await admin.make_team()
+    key = await admin.make("keys", team=team["id"], name="k")
+    await until(lambda: outbox_is_empty(database), "an empty outbox")
+    await database.execute("SELECT pg_advisory_lock($1)", repository._RELAY_LOCK)
+    await database.execute(
+        "INSERT INTO outbox (noun, record_id) SELECT 'team', 'tea_ghost' || n FROM generate_series(1, 3000) n"
+    )
+    revoking = asyncio.create_task(admin.client.post(f"/api/keys/{key['id']}/revoke"))
+    await until(lambda: database.fetchval("SELECT true FROM outbox WHERE record_id = $1", key["id"]), "the outbox row")
+    left: list[int] = []
+    answer = admin.admin.relay._settle
+
+    async def counted(connection: Any, entries: Any) -> Any:
+        settled = await answer(connection, entries)
+        if any(entry.bucket == "keys" for entry in entries):
+            left.append(await connection.fetchval("SELECT count(*) FROM outbox WHERE NOT is_projected"))
+        return settled
+
+    monkeypatch.setattr(admin.admin.relay, "_settle", counted)
+    await database.execute("SELECT pg_advisory_unlock($1)", repository._RELAY_LOCK)
+    await revoking
+    await until(lambda: outbox_is_empty(database), "an empty outbox")
+    assert left == [3001]
 
 
 async def test_changes_are_told_later_when_nats_is_away(

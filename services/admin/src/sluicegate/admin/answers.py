@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Header, Query, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.errors import ErrorAnswer, InvalidError
@@ -36,8 +36,7 @@ class Deleted(Propagation):
     """What a deletion did."""
 
     id: str
-    deleted_records: int = 1
-    """How many records went, with those that belonged to it."""
+    deleted_records: int = Field(description="How many records went, with those that belonged to it.")
 
 
 def expected_version(
@@ -60,8 +59,9 @@ Cascade = Annotated[bool, Query(description="Delete what belongs to it as well, 
 
 
 def shown(record: Recorded, response: Response) -> None:
-    """Give an answer the version of the record it shows."""
+    """Give an answer the version of the record it shows; nobody on the way may keep it."""
     response.headers["etag"] = f'"{record.version}"'
+    response.headers["cache-control"] = "no-store"
 
 
 def with_propagation(answer: type[A], record: Recorded, propagation: Propagation, **more: Any) -> A:
