@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.errors import ConnectionClosedError
 from nats.errors import TimeoutError as NatsTimeoutError
@@ -244,8 +244,9 @@ class FakePull:
 
 
 async def test_fetch_returns_what_came() -> None:
-    pull = FakePull([1, 2])
-    assert await SteadyPull(pull).fetch(5, 0.1) == [1, 2]
+    messages: list[Any] = [FakeMessage(), FakeMessage()]
+    pull = FakePull(messages)
+    assert await SteadyPull(pull).fetch(5, 0.1) is messages
     assert pull.asked == [(5, 0.1)]
 
 

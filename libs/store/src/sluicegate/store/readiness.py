@@ -22,6 +22,8 @@ async def look(pool: Pool, table: str) -> tuple[bool, str]:
     """Return whether the database answers and holds `table`, and if not, why."""
     try:
         is_there = await pool.fetchval("SELECT to_regclass($1) IS NOT NULL", table)
+    except asyncpg.UndefinedTableError:  # met by what a room does on each new connection
+        is_there = False
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return False, str(error) or type(error).__name__
     return (True, "") if is_there else (False, "the database is not migrated")
