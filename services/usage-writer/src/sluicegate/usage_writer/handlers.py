@@ -6,6 +6,8 @@ the transaction fails for the sake of a row, the row is found by halving, inside
 savepoints; if it fails because something is away, all its messages come again.
 """
 
+import asyncio
+import random
 import time
 from typing import Final
 
@@ -23,6 +25,7 @@ from sluicegate.usage_writer.records import Record, Refusals, UsageDelivery
 _log = structlog.get_logger("sluicegate.usage_writer.handlers")
 
 _ATTEMPTS: Final = 20
+_JITTER_S: Final = 0.05
 
 
 class UsageHandler:
@@ -99,6 +102,7 @@ class UsageHandler:
                 if attempt == _ATTEMPTS or not (is_transient(error) or is_missing_partition(error)):
                     raise
                 _log.info("transaction again", reason=type(error).__name__)
+                await asyncio.sleep(random.uniform(0, _JITTER_S))
                 if is_missing_partition(error):
                     self._days.clear()
                     await self._make_partitions(connection, batch)
