@@ -11,7 +11,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, TypeGuard, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -32,6 +32,10 @@ OpenTelemetry follows the standard `OTEL_*` variables, and is off unless `OTEL_E
 """
 
 
+def _is_settings_of(module_name: str, item: object) -> TypeGuard[type[RoomSettings]]:
+    return isinstance(item, type) and issubclass(item, RoomSettings) and item.__module__ == module_name
+
+
 def room_settings() -> dict[str, type[RoomSettings]]:
     """Return the settings class of each installed room, by the room's name."""
     found = {}
@@ -39,9 +43,9 @@ def room_settings() -> dict[str, type[RoomSettings]]:
         name = f"sluicegate.{module.name}.config"
         if importlib.util.find_spec(name) is None:
             continue
-        for item in vars(importlib.import_module(name)).values():
-            if isinstance(item, type) and issubclass(item, RoomSettings) and item.__module__ == name:
-                found[module.name.replace("_", "-")] = item
+        own = [item for item in vars(importlib.import_module(name)).values() if _is_settings_of(name, item)]
+        # A class derived from the room's own is for what its processes tell each other.
+        found[module.name.replace("_", "-")] = next(item for item in own if not set(item.__mro__[1:]) & set(own))
     return found
 
 
