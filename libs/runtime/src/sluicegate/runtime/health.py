@@ -105,7 +105,7 @@ async def serve_internal(app: ASGI3Application, host: str, port: int) -> AsyncIt
     Raises OSError if the port is taken. It listens before it yields.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off: otherwise each answer on a kept connection waits 40 ms.
+    # With the protocol named, asyncio turns Nagle's algorithm off: else answers on a kept connection wait 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
