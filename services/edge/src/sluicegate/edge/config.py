@@ -18,7 +18,7 @@ class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
 
     host: str = Field(default="0.0.0.0", description="Address of the data plane.")
     port: Port = Field(default=8080, description="Port of the data plane.")
-    internal_host: str = Field(default="0.0.0.0", description="Address of the internal server.")
+    internal_host: str = Field(default="127.0.0.1", description="Address of the internal server.")
     internal_port: Port = Field(default=9080, description="Port of liveness, readiness and metrics.")
     workers: int = Field(default=1, ge=1, le=256, description="Worker processes; one per core is a good start.")
     state_dir: Path = Field(default=Path(".sluicegate/edge"), description="Folder of the journal.")

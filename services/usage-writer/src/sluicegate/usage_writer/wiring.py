@@ -14,7 +14,7 @@ from sluicegate.bus.acked_publisher import AckedPublisher
 from sluicegate.bus.connection import Connection
 from sluicegate.bus.declaration import Declarations
 from sluicegate.bus.worker import Settlement, Worker
-from sluicegate.contracts.subjects import DEADLETTER_STREAM, USAGE, USAGE_WRITER
+from sluicegate.contracts.subjects import DEADLETTER_STREAM, SECURITY, USAGE, USAGE_WRITER
 from sluicegate.runtime.health import Health, internal_app, serve_internal
 from sluicegate.store import readiness
 from sluicegate.store.pool import Connection as PostgresConnection
@@ -67,7 +67,7 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
     spent = SpentHandler(pool, js)
     declarations = Declarations(
         connection,
-        streams=(USAGE, DEADLETTER_STREAM),
+        streams=(USAGE, SECURITY, DEADLETTER_STREAM),
         consumers=(USAGE_WRITER,),
         buckets=(),
         replicas=settings.nats_replicas,
