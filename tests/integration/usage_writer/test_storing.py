@@ -75,7 +75,9 @@ async def test_record_keeps_unknown_apart_from_zero(
     zero = usage_event(cost_nano_usd=0, first_token_us=0, provider_us=0)
     await start_writer()
     await until_read(await publish([unknown, zero]))
-    rows = await database.fetch("SELECT cost_nano_usd, first_token_us, provider_us FROM usage ORDER BY cost_source")
+    rows = await database.fetch(
+        "SELECT cost_nano_usd, first_token_us, provider_us FROM usage ORDER BY cost_nano_usd NULLS LAST"
+    )
     assert [tuple(row) for row in rows] == [(0, 0, 0), (None, None, None)]
     assert await database.fetchval("SELECT sum(unpriced_requests) FROM usage_rollup") == 1
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.contracts.usage import COST_SOURCES, OUTCOMES, USAGE_SOURCES, Attempt
+from sluicegate.contracts.usage import OUTCOMES, Attempt
 from sluicegate.devstack.usage_events import usage_event
 from sluicegate.usage_writer import rows
 
@@ -41,7 +41,6 @@ def test_row_holds_every_value_in_its_column() -> None:
         started_at_us=946_684_800_000_001,
         duration_us=5_000_000_000,
         cost_nano_usd=10**15,
-        price_version=3,
         input_tokens=1,
         output_tokens=2,
         cached_input_tokens=3,
@@ -55,8 +54,6 @@ def test_row_holds_every_value_in_its_column() -> None:
         status=429,
         fallbacks=2,
         outcome="rate_limited",
-        usage_source="partial",
-        cost_source="unpriced",
         upstream_request_id="req_é",
     )
     assert row.pop("request_id") == bytes.fromhex(ID_TEXT.replace("-", ""))
@@ -78,26 +75,23 @@ def test_row_holds_every_value_in_its_column() -> None:
         "provider_us": 7,
         "first_token_us": 8,
         "overhead_us": 9,
-        "price_version": 3,
         "count": 10,
         "status": 429,
         "fallbacks": 2,
         "outcome": OUTCOMES.index("rate_limited"),
-        "usage_source": USAGE_SOURCES.index("partial"),
-        "cost_source": COST_SOURCES.index("unpriced"),
     }
 
 
 def test_row_holds_minus_one_when_a_value_is_not_known() -> None:
-    row = row_of(cost_nano_usd=None, price_version=None, provider_us=None, first_token_us=None, overhead_us=None)
-    unknown = ("cost_nano_usd", "price_version", "provider_us", "first_token_us", "overhead_us")
+    row = row_of(cost_nano_usd=None, provider_us=None, first_token_us=None, overhead_us=None)
+    unknown = ("cost_nano_usd", "provider_us", "first_token_us", "overhead_us")
     assert {number(row[name]) for name in unknown} == {-1}
     assert row["upstream_request_id"] is None
 
 
 def test_row_keeps_zero_apart_from_unknown() -> None:
-    row = row_of(cost_nano_usd=0, price_version=0, provider_us=0, first_token_us=0, overhead_us=0)
-    assert {number(row[name]) for name in ("cost_nano_usd", "price_version", "provider_us", "overhead_us")} == {0}
+    row = row_of(cost_nano_usd=0, provider_us=0, first_token_us=0, overhead_us=0)
+    assert {number(row[name]) for name in ("cost_nano_usd", "provider_us", "first_token_us", "overhead_us")} == {0}
 
 
 def test_times_are_cut_when_they_exceed_their_column() -> None:

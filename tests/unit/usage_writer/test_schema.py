@@ -14,6 +14,6 @@ SQL = "\n".join(path.read_text() for path in sorted(MIGRATIONS.glob("01*.sql")))
     ("column", "values"), [("outcome", OUTCOMES), ("usage_source", USAGE_SOURCES), ("cost_source", COST_SOURCES)]
 )
 def test_view_names_each_number_as_the_contract_does(column: str, values: tuple[str, ...]) -> None:
-    lists = re.findall(rf"ARRAY\[([^\]]*)\]\)\[usage\.{column} \+ 1\]", SQL)
+    lists = re.findall(rf"ARRAY\[([^\]]*)\]\)\[(?:usage|series)\.{column} \+ 1\]", SQL)
     assert lists
     assert tuple(re.findall(r"'(\w+)'", lists[-1])) == values

@@ -6,7 +6,7 @@ _RECOMPUTED = """
 SELECT
     series, date_bin('15 minutes', started_at, timestamptz 'epoch') AS bucket, outcome,
     sum(coalesce(count, 1)) AS requests,
-    coalesce(sum(coalesce(count, 1)) FILTER (WHERE cost_source = 1), 0) AS unpriced_requests,
+    coalesce(sum(coalesce(count, 1)) FILTER (WHERE cost_nano_usd IS NULL), 0) AS unpriced_requests,
     coalesce(sum(fallbacks), 0) AS fallbacks,
     coalesce(sum(cost_nano_usd), 0) AS cost_nano_usd,
     sum(input_tokens) AS input_tokens,

@@ -8,10 +8,11 @@ in memory whose transaction was rolled back would.
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from sluicegate.contracts.usage import COST_SOURCES, USAGE_SOURCES
 from sluicegate.store.pool import PoolConnection
 from sluicegate.usage_writer import repository
 from sluicegate.usage_writer.repository import Combination
-from sluicegate.usage_writer.rows import NONE, Names, SeriesIds
+from sluicegate.usage_writer.rows import NO_VERSION, NONE, Names, SeriesIds
 
 MOST_SERIES: Final = 200_000
 
@@ -68,4 +69,18 @@ def _texts(names: Names) -> list[str]:
 
 def _combination(names: Names, numbers: Mapping[str, int]) -> Combination:
     tenant, department, team, key, endpoint, requested, provider, upstream = (numbers[part] for part in _texts(names))
-    return tenant, department, team, key, endpoint, requested, provider, upstream, names[8]
+    version, usage_source, cost_source, streamed = names[8:]
+    return (
+        tenant,
+        department,
+        team,
+        key,
+        endpoint,
+        requested,
+        provider,
+        upstream,
+        NO_VERSION if version is None else version,
+        USAGE_SOURCES.index(usage_source),
+        COST_SOURCES.index(cost_source),
+        streamed,
+    )

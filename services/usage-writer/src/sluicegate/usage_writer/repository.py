@@ -38,7 +38,6 @@ CREATE TEMPORARY TABLE IF NOT EXISTS usage_stage (
     provider_us integer NOT NULL,
     first_token_us integer NOT NULL,
     overhead_us integer NOT NULL,
-    price_version integer NOT NULL,
     cached_input_tokens integer NOT NULL,
     cache_write_5m_tokens integer NOT NULL,
     cache_write_1h_tokens integer NOT NULL,
@@ -47,8 +46,6 @@ CREATE TEMPORARY TABLE IF NOT EXISTS usage_stage (
     count integer NOT NULL,
     status smallint NOT NULL,
     outcome smallint NOT NULL,
-    usage_source smallint NOT NULL,
-    cost_source smallint NOT NULL,
     fallbacks smallint NOT NULL,
     request_id uuid NOT NULL,
     upstream_request_id text
@@ -60,22 +57,20 @@ _INSERT: Final = """
 WITH added AS (
     INSERT INTO usage (
         started_at, duration_us, cost_nano_usd, series, key, edge, input_tokens, output_tokens, provider_us,
-        first_token_us, overhead_us, price_version, cached_input_tokens, cache_write_5m_tokens,
-        cache_write_1h_tokens, reasoning_tokens, error_code, count, status, outcome, usage_source, cost_source,
-        fallbacks, request_id, upstream_request_id
+        first_token_us, overhead_us, cached_input_tokens, cache_write_5m_tokens, cache_write_1h_tokens,
+        reasoning_tokens, error_code, count, status, outcome, fallbacks, request_id, upstream_request_id
     )
     SELECT
         started_at, duration_us, nullif(cost_nano_usd, -1), series, key, edge, input_tokens, output_tokens,
         nullif(provider_us, -1), nullif(first_token_us, -1), nullif(overhead_us, -1),
-        nullif(price_version, -1), nullif(cached_input_tokens, 0), nullif(cache_write_5m_tokens, 0),
-        nullif(cache_write_1h_tokens, 0), nullif(reasoning_tokens, 0), nullif(error_code, 0), nullif(count, 1),
-        status, outcome, usage_source, cost_source, nullif(fallbacks, 0::smallint), request_id,
-        upstream_request_id
+        nullif(cached_input_tokens, 0), nullif(cache_write_5m_tokens, 0), nullif(cache_write_1h_tokens, 0),
+        nullif(reasoning_tokens, 0), nullif(error_code, 0), nullif(count, 1), status, outcome,
+        nullif(fallbacks, 0::smallint), request_id, upstream_request_id
     FROM usage_stage
     ORDER BY started_at, request_id
     ON CONFLICT DO NOTHING
     RETURNING
-        started_at, request_id, series, key, outcome, cost_source, coalesce(count, 1) AS count, fallbacks,
+        started_at, request_id, series, key, outcome, coalesce(count, 1) AS count, fallbacks,
         cost_nano_usd, input_tokens, cached_input_tokens, cache_write_5m_tokens, cache_write_1h_tokens,
         output_tokens, reasoning_tokens, duration_us, first_token_us, overhead_us
 ),
@@ -90,7 +85,7 @@ rolled_up AS (
         date_bin('15 minutes', started_at, timestamptz 'epoch') AS bucket,
         outcome,
         sum(count),
-        coalesce(sum(count) FILTER (WHERE cost_source = 1), 0),
+        coalesce(sum(count) FILTER (WHERE cost_nano_usd IS NULL), 0),
         coalesce(sum(fallbacks), 0),
         coalesce(sum(cost_nano_usd), 0)::bigint,
         sum(input_tokens),
@@ -157,13 +152,16 @@ UNION ALL
 SELECT id, name FROM usage_name WHERE name = ANY ($1)
 """
 
-_SERIES_COLUMNS: Final = "tenant, department, team, key, endpoint, requested_model, provider, upstream_model, streamed"
+_SERIES_COLUMNS: Final = (
+    "tenant, department, team, key, endpoint, requested_model, provider, upstream_model, price_version, "
+    "usage_source, cost_source, streamed"
+)
 _SERIES_IDS: Final = f"""
 WITH wanted AS (
     SELECT DISTINCT *
     FROM unnest(
         $1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
-        $8::integer[], $9::boolean[]
+        $8::integer[], $9::integer[], $10::smallint[], $11::smallint[], $12::boolean[]
     ) AS wanted ({_SERIES_COLUMNS})
 ),
 known AS (SELECT id, {_SERIES_COLUMNS} FROM usage_series JOIN wanted USING ({_SERIES_COLUMNS})),
@@ -178,7 +176,7 @@ SELECT * FROM known UNION ALL SELECT * FROM added
 """  # noqa: S608 - only column names
 
 # A series by the numbers of its names, in the order of the columns above.
-Combination = tuple[int, int, int, int, int, int, int, int, bool]
+Combination = tuple[int, int, int, int, int, int, int, int, int, int, int, bool]
 
 
 async def make_stage(connection: Connection) -> None:

@@ -18,14 +18,17 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.contracts.usage import COST_SOURCES, OUTCOMES, USAGE_SOURCES, UsageRecorded
+from sluicegate.contracts.usage import OUTCOMES, CostSource, UsageRecorded, UsageSource
 from sluicegate.usage_writer.policy import INT4_MAX
 
 NONE: Final = 0  # the id that stands for "no name"
 
-# tenant, department, team, key, endpoint, requested_model, provider, upstream_model, streamed: the names of a
-# series, in the order of the columns of `usage_series`.
-Names = tuple[str, str | None, str, str, str, str | None, str | None, str | None, bool]
+NO_VERSION: Final = -1
+# tenant, department, team, key, endpoint, requested_model, provider, upstream_model, price_version,
+# usage_source, cost_source, streamed: what makes a series, in the order of the columns of `usage_series`.
+Names = tuple[
+    str, str | None, str, str, str, str | None, str | None, str | None, int | None, UsageSource, CostSource, bool
+]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_2000_US: Final = 946_684_800_000_000
@@ -43,7 +46,6 @@ _FIXED: Final = (
     ("provider_us", "i"),
     ("first_token_us", "i"),
     ("overhead_us", "i"),
-    ("price_version", "i"),
     ("cached_input_tokens", "i"),
     ("cache_write_5m_tokens", "i"),
     ("cache_write_1h_tokens", "i"),
@@ -52,8 +54,6 @@ _FIXED: Final = (
     ("count", "i"),
     ("status", "h"),
     ("outcome", "h"),
-    ("usage_source", "h"),
-    ("cost_source", "h"),
     ("fallbacks", "h"),
     ("request_id", "16s"),
 )
@@ -65,8 +65,6 @@ _ROW: Final = struct.Struct(">h" + "".join("i" + code for _, code in _FIXED) + "
 _NULL: Final = -1
 
 _OUTCOME_NUMBERS: Final = {name: number for number, name in enumerate(OUTCOMES)}
-_USAGE_SOURCE_NUMBERS: Final = {name: number for number, name in enumerate(USAGE_SOURCES)}
-_COST_SOURCE_NUMBERS: Final = {name: number for number, name in enumerate(COST_SOURCES)}
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -89,6 +87,9 @@ def names_of(event: UsageRecorded) -> Names:
         event.requested_model,
         event.provider,
         event.upstream_model,
+        event.price_version,
+        event.usage_source,
+        event.cost_source,
         event.streamed,
     )
 
@@ -121,7 +122,6 @@ def row(event: UsageRecorded, request_id: bytes, ids: SeriesIds, edge: int, erro
         4, _cut(event.provider_us),
         4, _cut(event.first_token_us),
         4, _cut(event.overhead_us),
-        4, _NULL if event.price_version is None else event.price_version,
         4, event.cached_input_tokens,
         4, event.cache_write_5m_tokens,
         4, event.cache_write_1h_tokens,
@@ -130,8 +130,6 @@ def row(event: UsageRecorded, request_id: bytes, ids: SeriesIds, edge: int, erro
         4, event.count,
         2, event.status,
         2, _OUTCOME_NUMBERS[event.outcome],
-        2, _USAGE_SOURCE_NUMBERS[event.usage_source],
-        2, _COST_SOURCE_NUMBERS[event.cost_source],
         2, event.fallbacks,
         16, request_id,
         len(upstream) or _NULL,

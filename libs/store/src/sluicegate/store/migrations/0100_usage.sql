@@ -6,8 +6,10 @@ CREATE TABLE usage_name (
     name text NOT NULL UNIQUE
 );
 
--- Who called what through whom: the combinations that occur. A row of `usage` holds one number for all
--- of it, which is what makes it narrow, and roll-ups group by it. 0 stands for "none".
+-- Who called what through whom, and how it is counted: the combinations that occur. A row of `usage` holds
+-- one number for all of it, which is what makes it narrow, and roll-ups group by it. A name of 0 and a
+-- price version of -1 stand for "none". `usage_source` and `cost_source` are places in the lists of
+-- contracts.usage.
 CREATE TABLE usage_series (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant integer NOT NULL,
@@ -18,8 +20,14 @@ CREATE TABLE usage_series (
     requested_model integer NOT NULL,
     provider integer NOT NULL,
     upstream_model integer NOT NULL,
+    price_version integer NOT NULL,
+    usage_source smallint NOT NULL,
+    cost_source smallint NOT NULL,
     streamed boolean NOT NULL,
-    UNIQUE (key, requested_model, provider, upstream_model, endpoint, team, department, tenant, streamed)
+    UNIQUE (
+        key, requested_model, provider, upstream_model, endpoint, team, department, tenant, price_version,
+        usage_source, cost_source, streamed
+    )
 );
 CREATE INDEX usage_series_tenant ON usage_series (tenant);
 CREATE INDEX usage_series_department ON usage_series (department);
@@ -27,10 +35,9 @@ CREATE INDEX usage_series_team ON usage_series (team);
 CREATE INDEX usage_series_provider ON usage_series (provider);
 CREATE INDEX usage_series_upstream_model ON usage_series (upstream_model);
 
--- One row per request. `outcome`, `usage_source` and `cost_source` are places in the lists of
--- contracts.usage. To stay narrow, columns that are mostly 0 (or `count` = 1) are NULL then; only for
--- `cost_nano_usd` and the times NULL means "not known". Times but the duration end at 2^31-1 µs (36 minutes).
--- Columns are ordered so that none is padded.
+-- One row per request. `outcome` is a place in the list of contracts.usage. To stay narrow, columns that are
+-- mostly 0 (or `count` = 1) are NULL then; only for `cost_nano_usd` and the times NULL means "not known". Times
+-- but the duration end at 2^31-1 µs (36 minutes). Columns are ordered so that none is padded.
 CREATE TABLE usage (
     started_at timestamptz NOT NULL,
     duration_us bigint NOT NULL,
@@ -43,7 +50,6 @@ CREATE TABLE usage (
     provider_us integer,
     first_token_us integer,
     overhead_us integer,
-    price_version integer,
     cached_input_tokens integer,
     cache_write_5m_tokens integer,
     cache_write_1h_tokens integer,
@@ -52,8 +58,6 @@ CREATE TABLE usage (
     count integer,
     status smallint NOT NULL,
     outcome smallint NOT NULL,
-    usage_source smallint NOT NULL,
-    cost_source smallint NOT NULL,
     fallbacks smallint,
     request_id uuid NOT NULL,
     upstream_request_id text,
@@ -161,7 +165,10 @@ SELECT
     requested_model.name AS requested_model,
     provider.name AS provider,
     upstream_model.name AS upstream_model,
-    series.streamed
+    series.streamed,
+    nullif(series.price_version, -1) AS price_version,
+    (ARRAY['provider', 'estimated', 'partial', 'none'])[series.usage_source + 1] AS usage_source,
+    (ARRAY['priced', 'unpriced'])[series.cost_source + 1] AS cost_source
 FROM usage_series AS series
 LEFT JOIN usage_name AS tenant ON tenant.id = series.tenant
 LEFT JOIN usage_name AS department ON department.id = series.department
@@ -198,10 +205,10 @@ SELECT
     coalesce(usage.cache_write_1h_tokens, 0) AS cache_write_1h_tokens,
     usage.output_tokens,
     coalesce(usage.reasoning_tokens, 0) AS reasoning_tokens,
-    (ARRAY['provider', 'estimated', 'partial', 'none'])[usage.usage_source + 1] AS usage_source,
+    series.usage_source,
     usage.cost_nano_usd,
-    (ARRAY['priced', 'unpriced'])[usage.cost_source + 1] AS cost_source,
-    usage.price_version,
+    series.cost_source,
+    series.price_version,
     usage.duration_us,
     usage.first_token_us,
     usage.provider_us,
