@@ -1,9 +1,9 @@
 """Bodies of the keys' endpoints."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, ExactName, Name, Recorded, RecordId, Request, Time, unchanged
@@ -30,20 +30,20 @@ AllowedModels = Annotated[
 ExpiresAt = Annotated[Time | None, Field(description="From then on the key is refused. Null: never.")]
 
 
+def _in_the_future(moment: datetime | None) -> datetime | None:
+    if moment is not None and moment <= datetime.now(UTC):
+        raise ValueError("must be in the future")
+    return moment
+
+
 class NewKey(Request):
     """A key to be made."""
 
     team: RecordId = Field(description="The team's id.")
     name: Name = Field(examples=["search, production"])
     enabled: Enabled = True
-    expires_at: ExpiresAt = None
+    expires_at: Annotated[ExpiresAt, AfterValidator(_in_the_future)] = None
     allowed_models: AllowedModels = None
-
-    @model_validator(mode="after")
-    def _expires_later(self) -> Self:
-        if self.expires_at is not None and self.expires_at <= datetime.now(UTC):
-            raise ValueError("expires_at must be in the future")
-        return self
 
 
 class KeyPatch(Request):

@@ -1,5 +1,7 @@
 """Bodies of the providers' endpoints. The credential goes in and never comes out."""
 
+import ipaddress
+import re
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -11,6 +13,9 @@ from sluicegate.admin.listing import ListQuery
 from sluicegate.contracts.catalogue import ProviderType
 
 _HOUR_MS: Final = 3_600_000
+_MAX_HOST_LENGTH: Final = 253
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
+_PATH: Final = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")
 
 
 def base_url(text: str) -> str:
@@ -26,7 +31,21 @@ def base_url(text: str) -> str:
         raise ValueError("must not hold a query or fragment")
     if parts.port == 0:  # reading the port raises ValueError for what is none
         raise ValueError("must not name port 0")
+    if not _is_host(parts.hostname, is_bracketed="[" in parts.netloc):
+        raise ValueError("must name a host that can exist: a DNS name or an IP address")
+    if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
+        raise ValueError("must not hold a path that would have to be escaped or shortened first")
     return text.rstrip("/")
+
+
+def _is_host(host: str, *, is_bracketed: bool) -> bool:
+    """Tell whether this can be looked up or connected to, as `urlsplit` gives it: in lower case, without brackets."""
+    if not is_bracketed:
+        return len(host) <= _MAX_HOST_LENGTH and _HOST.fullmatch(host) is not None
+    try:
+        return ipaddress.IPv6Address(host).scope_id is None
+    except ValueError:
+        return False
 
 
 BaseUrl = Annotated[
