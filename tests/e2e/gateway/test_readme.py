@@ -64,7 +64,8 @@ def test_consumer_prints_usage_events_as_they_come(checkout: Path, stack: Stack)
     try:
         subprocess.run(["/bin/sh", "-c", _block("sh", "curl -N")], cwd=checkout, capture_output=True, check=True)
         assert consumer.stdout is not None
-        line = consumer.stdout.readline().split()
+        lines = (line.split() for line in consumer.stdout)
+        line = next(line for line in lines if line[2] != "0")  # lists of models are recorded too
     finally:
         ending.cancel()
         consumer.kill()
@@ -72,4 +73,5 @@ def test_consumer_prints_usage_events_as_they_come(checkout: Path, stack: Stack)
 
     assert line[0].startswith("key_")
     assert line[1] == "success"
+    assert int(line[3]) > 0, "the demo model has a price"
     assert stack.key not in line

@@ -14,7 +14,7 @@ from sluicegate.devstack.stack.layout import Secrets
 MODEL: Final = "demo"
 FAKE_MODEL: Final = "fake-gpt"
 _NAME: Final = "demo"
-_PRICE: Final = {"input_usd_per_million": "0.15", "output_usd_per_million": "0.60"}
+_FAKE_PRICE: Final = {"input_usd_per_million": "0.15", "output_usd_per_million": "0.60"}
 
 
 class DemoError(RuntimeError):
@@ -74,9 +74,18 @@ async def ensure_demo(
     team = await admin.ensure("teams", {"name": _NAME, "tenant": tenant})
     credential = {"api_key": provider_key} if provider_key else {}
     provider = await admin.ensure("providers", {"name": _NAME}, {"base_url": provider_url, **credential})
-    model = await admin.ensure("models", {"provider": provider, "name": provider_model})
+    model = await _model(admin, provider, provider_model)
     await admin.ensure("routes", {"alias": MODEL}, {"targets": [{"model": model}]})
     return DemoObjects(key=await _key(admin, secrets, team))
+
+
+async def _model(admin: AdminClient, provider: str, name: str) -> str:
+    """Only the fake model has a price: what another server costs is for its owner to say, and unknown is not 0."""
+    identity = {"provider": provider, "name": name}
+    found = await admin.find("models", identity)
+    if name != FAKE_MODEL or (found and found.get("prices")):
+        return await admin.ensure("models", identity)
+    return await admin.ensure("models", identity, {"prices": [_FAKE_PRICE]})
 
 
 async def _key(admin: AdminClient, secrets: Secrets, team: str) -> str:
