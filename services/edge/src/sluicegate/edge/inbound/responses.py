@@ -17,7 +17,13 @@ def _status_line(status: int) -> bytes:
 STATUS_LINES: Final = {status: _status_line(status) for status in range(200, 600)}
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE: Final = b"connection: close\r\n"
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def as_chunk(data: bytes) -> bytes:
+    """Return data as one chunk of a body; nothing where there is none, for an empty chunk would end it."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 def render_refusal(refusal: Refusal, dialect: Dialect, request_id: str, *, keep_alive: bool) -> bytes:

@@ -25,11 +25,14 @@ class AnswerReader(Protocol):
         """Take the decoded body bytes of one read; status and headers stand in the connection."""
 
     def on_lost(self, connection: "ProviderConnection", reason: str) -> None:
-        """The connection broke, or the answer made no sense, before the answer's end."""
+        """The connection broke, or the answer made no sense, before its end; `reason` says what the provider did."""
 
 
 class ConnectionOwner(Protocol):
     """The pool that a connection goes back to."""
+
+    def adopt(self, connection: "ProviderConnection") -> None:
+        """Count a connection that is open."""
 
     def give_back(self, connection: "ProviderConnection") -> None:
         """Take a connection whose answer was read whole and that can be used again."""
@@ -56,7 +59,7 @@ class ProviderConnection(asyncio.Protocol):
         self._problem: str | None = None
         self._head_bytes = 0
         self._is_informational = False
-        self._has_length = False
+        self.has_length = False
         self._is_end = False
         self._keeps_alive = False
         self._is_paused = False
@@ -119,6 +122,7 @@ class ProviderConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # a stream transport is all that connects here
+        self._owner.adopt(self)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -129,15 +133,15 @@ class ProviderConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._fail("an answer that is not HTTP/1.1")
+            self._fail("sent an answer that is not HTTP/1.1")
             return
         except httptools.HttpParserUpgrade:
-            self._fail("an upgrade that nobody asked for")
+            self._fail("sent an upgrade that nobody asked for")
             return
         if not self.status or self._is_informational:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
-                self._problem = "headers without end"
+                self._problem = "sent headers without end"
         if self._problem is not None:
             self._fail(self._problem)
         elif reader is None:
@@ -147,7 +151,7 @@ class ProviderConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         reader = self._reader
-        if reader is not None and self.status and not self._has_length and not self._is_end:
+        if reader is not None and self.status and not self.has_length and not self._is_end:
             self._is_end = True
             self._keeps_alive = False
             self._hand_on(reader)
@@ -159,13 +163,16 @@ class ProviderConnection(asyncio.Protocol):
         self._owner.forget(self)
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.on_lost(self, "a connection that broke" if exc else "a connection that closed too early")
+            reader.on_lost(self, "broke the connection" if exc else "closed the connection too early")
 
     # httptools
 
     def on_message_begin(self) -> None:
+        if self._is_end:
+            self._problem = "sent more than one answer"
+            return
         self.headers = {}
-        self._has_length = False
+        self.has_length = False
         self._inflater = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -178,14 +185,14 @@ class ProviderConnection(asyncio.Protocol):
             return
         self.status = status
         headers = self.headers
-        self._has_length = b"content-length" in headers or b"transfer-encoding" in headers or status in (204, 304)
+        self.has_length = b"content-length" in headers or b"transfer-encoding" in headers or status in (204, 304)
         encoding = headers.get(b"content-encoding", b"identity").lower()
         if encoding in (b"gzip", b"x-gzip"):
             self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
         elif encoding == b"deflate":
             self._inflater = zlib.decompressobj()
         elif encoding != b"identity":
-            self._problem = f"an answer in the encoding {encoding.decode('latin-1')!r}"
+            self._problem = f"sent an answer in the encoding {encoding.decode('latin-1')!r}"
 
     def on_message_complete(self) -> None:
         if self._is_informational:
@@ -207,10 +214,10 @@ class ProviderConnection(asyncio.Protocol):
             try:
                 data = self._inflater.decompress(data, _MAX_INFLATED_BYTES)
             except zlib.error:
-                self._fail("an answer whose encoding is broken")
+                self._fail("sent an answer whose encoding is broken")
                 return
             if self._inflater.unconsumed_tail:
-                self._fail("an answer that inflates without end")
+                self._fail("sent an answer that inflates without end")
                 return
         reader.on_read(self, data, is_end=self._is_end)
 

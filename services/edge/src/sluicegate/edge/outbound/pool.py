@@ -10,6 +10,7 @@ from collections import deque
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from sluicegate.edge.errors import EdgeError
 from sluicegate.edge.outbound.connection import ProviderConnection
 
 IDLE_S: Final = 55.0
@@ -25,8 +26,12 @@ class Origin(NamedTuple):
     is_tls: bool
 
 
-class PoolError(Exception):
+class PoolError(EdgeError):
     """No connection could be had; the text says why."""
+
+    def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
+        super().__init__(reason)
+        self.is_timeout = is_timeout
 
 
 def split_base_url(base_url: str) -> tuple[Origin, str, str]:
@@ -49,7 +54,8 @@ class Pool:
         self._tls = tls
         self._idle: deque[ProviderConnection] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._count = 0
+        self._open_ones: set[ProviderConnection] = set()
+        self._opening = 0
         self._loop = asyncio.get_running_loop()
 
     def take_idle(self) -> ProviderConnection | None:
@@ -66,15 +72,19 @@ class Pool:
             async with asyncio.timeout(timeout_s):
                 return await self._open()
         except TimeoutError:
-            raise PoolError("no connection in time") from None
-        except (OSError, ssl.SSLError) as error:
-            raise PoolError(f"no connection: {error}") from error
+            raise PoolError("no connection in time", is_timeout=True) from None
+        except (OSError, UnicodeError) as error:
+            raise PoolError(f"no connection ({error})") from error
 
     def give_back(self, connection: ProviderConnection) -> None:
         """Keep a connection that can be used again."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
         self._wake()
+
+    def adopt(self, connection: ProviderConnection) -> None:
+        """Count a connection in."""
+        self._open_ones.add(connection)
 
     def drain(self, connection: ProviderConnection) -> None:
         """Close a connection whose answer does not end soon."""
@@ -86,7 +96,7 @@ class Pool:
 
     def forget(self, connection: ProviderConnection) -> None:
         """Count a closed connection out."""
-        self._count -= 1
+        self._open_ones.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         self._wake()
@@ -99,10 +109,10 @@ class Pool:
     @property
     def is_unused(self) -> bool:
         """Whether the pool holds no connection and nobody waits."""
-        return self._count == 0 and not self._waiters
+        return not (self._open_ones or self._opening or self._waiters)
 
     async def _open(self) -> ProviderConnection:
-        while self._count >= self.max_connections:
+        while len(self._open_ones) + self._opening >= self.max_connections:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
             try:
@@ -113,7 +123,7 @@ class Pool:
             idle = self.take_idle()
             if idle is not None:
                 return idle
-        self._count += 1
+        self._opening += 1
         try:
             transport, connection = await self._loop.create_connection(
                 lambda: ProviderConnection(self),
@@ -123,9 +133,10 @@ class Pool:
                 server_hostname=self.origin.host if self._tls else None,
             )
         except BaseException:
-            self._count -= 1
             self._wake()
             raise
+        finally:
+            self._opening -= 1
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         return connection
 

@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from sluicegate.edge.errors import Refusal
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.phases.classify import ChatRequest
 from sluicegate.edge.wire import json_splice
@@ -34,21 +33,20 @@ def request_head(target: Target, path: bytes, query: bytes, head: dict[bytes, by
     return b"".join(parts)
 
 
-def chat_body(body: bytes, chat: ChatRequest, target: Target, *, asks_for_usage: bool) -> bytes:
+def chat_body(
+    body: bytes, chat: ChatRequest, model_span: tuple[int, int], target: Target, *, asks_for_usage: bool
+) -> bytes:
     """Return the client's body with the provider's model name, and a request for usage if we add one."""
     if chat.model == target.model_name and not asks_for_usage:
         return body
-    span = json_splice.string_span(body, "model")
-    if span is None:
-        raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
     value = target.model_json
     changes = []
     if asks_for_usage:
-        if chat.stream_options is None and b'"stream_options"' not in body:
+        if chat.stream_options is None and b'"stream_options"' not in body and not json_splice.may_hide_names(body):
             value += _ASK
         else:
             changes.append(_ask_in_place(body))
-    return json_splice.replace(body, [(*span, value), *changes])
+    return json_splice.replace(body, [(*model_span, value), *changes])
 
 
 def _ask_in_place(body: bytes) -> tuple[int, int, bytes]:

@@ -21,6 +21,7 @@ def admit(exchange: Exchange) -> None:
         raise RuntimeError("admit comes after authenticate and classify")
     if edge.journal.is_full:
         raise Refusal("gateway_overloaded", "The gateway cannot record usage now. Try again.")
+    exchange.input_estimate = estimate_input_tokens(exchange.body)
     target = exchange.targets[0]
     price = price_at(target.prices, exchange.started_at_us)
     record = RequestAdmitted(
@@ -35,7 +36,7 @@ def admit(exchange: Exchange) -> None:
         provider=target.provider_id,
         upstream_model=target.model_name,
         streamed=chat.stream is True,
-        input_tokens=estimate_input_tokens(exchange.body),
+        input_tokens=exchange.input_estimate,
         price=None if price is None else PriceOfInput(version=price.version, input=price.input),
         end_user=end_user_of(exchange),
         edge=edge.edge_id,

@@ -10,6 +10,7 @@ import msgspec
 
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.wire.json_splice import string_span
 from sluicegate.edge.wire.usage import BYTES_PER_TOKEN
 
 MAX_MODEL_LENGTH: Final = 256
@@ -55,6 +56,10 @@ def classify(exchange: Exchange) -> None:
         raise Refusal("invalid_request", "`model` is missing: name one of GET /v1/models.", param="model")
     if len(chat.model) > MAX_MODEL_LENGTH:
         raise Refusal("invalid_request", f"`model` is longer than {MAX_MODEL_LENGTH} characters.", param="model")
+    span = string_span(body, "model")
+    if span is None:
+        raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
+    exchange.model_span = span
     if not bytes(chat.messages).startswith(b"["):
         raise Refusal("invalid_request", "`messages` must be an array.", param="messages")
     for name, value in (

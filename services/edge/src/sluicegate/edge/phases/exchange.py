@@ -46,12 +46,15 @@ class Exchange:
         "edge",
         "endpoint",
         "first_token_ns",
+        "has_answer_begun",
         "head",
         "held_bytes",
+        "input_estimate",
         "is_http10",
         "is_settled",
         "is_whole",
         "keeps_alive",
+        "model_span",
         "parts",
         "principal",
         "provider_ns",
@@ -97,10 +100,13 @@ class Exchange:
         self.body = b""
         self.principal: Principal | None = None
         self.chat: ChatRequest | None = None
+        self.model_span = (0, 0)
+        self.input_estimate = 0
         self.targets: tuple[Target, ...] = ()
         self.target: Target | None = None
         self.relay: Relay | None = None
         self.admitted = False
+        self.has_answer_begun = False
         self.is_settled = False
         self.attempts: list[tuple[str, int | None, int, int | None, int]] = []
         self.first_token_ns = 0

@@ -16,13 +16,17 @@ _log = get_logger(__name__)
 
 def refuse(exchange: Exchange, refusal: Refusal) -> None:
     """End the exchange with an error; nothing of an answer has been sent."""
-    if exchange.is_settled:
-        return
+    if not exchange.is_settled:
+        settle_refused(exchange, refusal)
+        answer_refusal(exchange, refusal)
+
+
+def answer_refusal(exchange: Exchange, refusal: Refusal) -> None:
+    """Send the error of an exchange that has been settled."""
     if refusal.closes or exchange.edge.is_draining:
         exchange.keeps_alive = False
     if not exchange.is_whole:
         exchange.client.refuse_body(exchange)
-    settle_refused(exchange, refusal)
     exchange.client.finish(
         exchange,
         render_refusal(refusal, exchange.endpoint.dialect, exchange.request_id, keep_alive=exchange.keeps_alive),
@@ -32,7 +36,7 @@ def refuse(exchange: Exchange, refusal: Refusal) -> None:
 def fail(exchange: Exchange) -> None:
     """End the exchange after a fault of our own; called from an except block."""
     _log.exception("a request failed on a fault of the gateway", request_id=exchange.request_id)
-    if exchange.relay is not None and exchange.relay.has_answered:
+    if exchange.has_answer_begun or exchange.is_settled:
         settle(exchange, outcome="stream_interrupted", status=200, error_code="internal_error")
         exchange.client.abort()
         return
@@ -53,12 +57,7 @@ def stop_all(edge: "Edge") -> None:
     """The process ends now: what has not ended by itself ends here, each with its record."""
     edge.is_draining = edge.is_stopping = True
     for exchange in list(edge.open_exchanges):
-        stop(exchange)
-
-
-def stop(exchange: Exchange) -> None:
-    """End one exchange because the process ends."""
-    if exchange.relay is not None:
-        exchange.relay.stop()
-    else:
-        refuse(exchange, Refusal("gateway_overloaded", "The gateway is stopping. Try again.", closes=True))
+        if exchange.relay is not None:
+            exchange.relay.stop()
+        else:
+            refuse(exchange, Refusal("gateway_overloaded", "The gateway is stopping. Try again.", closes=True))

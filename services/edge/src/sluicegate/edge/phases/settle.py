@@ -114,6 +114,14 @@ def settle_refused(exchange: Exchange, refusal: Refusal) -> None:
     settle(exchange, outcome=outcome, status=refusal.status, error_code=refusal.code)
 
 
+def estimated_usage(exchange: Exchange, output_tokens: int) -> TokenUsage:
+    """Return a usage that nobody reported: input by the request's bytes."""
+    usage = TokenUsage()
+    usage.input = exchange.input_estimate
+    usage.output = output_tokens
+    return usage
+
+
 def clean_text(text: str) -> str:
     """Return a client's string as it may be stored: without NUL and lone surrogates, at most 256 bytes."""
     return text.replace("\0", "").encode("utf-8", "ignore")[:256].decode("utf-8", "ignore")

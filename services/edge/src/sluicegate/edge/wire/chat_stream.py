@@ -1,8 +1,8 @@
 """Scan a streamed chat answer while it passes: usage, text, `[DONE]`, errors. Bytes are not rebuilt.
 
-Rule: whole events leave as they came, in the order they came, and only three things are ever taken
-out: the usage-only chunk that we asked for and the client did not, `id:`/`retry:` lines (they break
-the openai SDK), and whatever follows `[DONE]`.
+Rule: whole events leave as they came, in the order they came, and only four things are ever taken
+out: the usage-only chunk that we asked for and the client did not, `id:`/`retry:` lines and events
+without data (they break the openai SDK), and whatever follows `[DONE]`.
 
 Theory: JSON strings cannot hold a raw line end, so in a stream without CR two LFs always end an
 event, and a marker such as `"usage"` (quotes included) found in the bytes is a real key or value,
@@ -10,25 +10,24 @@ because inside a string its quotes would be escaped. So one read costs a few `by
 only an event that holds a marker is looked at more closely. A stream with a CR anywhere goes, from
 there on, through the exact splitter of `wire.sse`.
 
-Text is counted only if no usage arrives: passed events are kept by reference up to 64 KiB, and
+Text is counted only if no output is reported: passed events are kept by reference up to 64 KiB, and
 beyond that their text is counted and they are let go.
 
 Limits: an event of more than 4 MiB ends the scan as an error, because it would have to be held.
 """
 
 import re
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from sluicegate.edge.wire.sse import EventSplitter, event_data, without_fields
+from sluicegate.edge.wire.sse import EventSplitter, event_data, only_comments, without_fields
 from sluicegate.edge.wire.usage import (
     TokenUsage,
-    decode_envelope,
     merge_usage,
+    read_envelope,
     text_bytes_of_document,
     tokens_of_bytes,
-    usage_of_document,
 )
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
@@ -36,7 +35,8 @@ _KEPT_BYTES: Final = 64 * 1024
 _NULL_USAGE: Final = re.compile(rb'"usage"\s*:\s*null')
 _FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 _DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
-
+# Lines that may have to be taken out; a blank line at the start ends nothing.
+_ODD_STARTS: Final = (b"id", b"retry", b"event", b"\n")
 
 State = Literal["open", "done", "too_large"]
 
@@ -124,12 +124,19 @@ class ChatStreamScan:
 
     def _pass(self, data: bytes) -> bytes:
         """Pass whole LF events: as they are, but for the few that hold a marker."""
-        if b'"error"' in data or b"\nid" in data or b"\nretry" in data or data.startswith((b"id", b"retry", b"\n")):
+        if (
+            b'"error"' in data
+            or b"\nid" in data
+            or b"\nretry" in data
+            or b"\nevent" in data
+            or data.startswith(_ODD_STARTS)
+        ):
             return self._pass_each(data)
         sentinel = data.find(b"[DONE]\n")
         if sentinel >= 0:
             line = data.rfind(b"\n", 0, sentinel) + 1
-            if data[line : sentinel + 6] not in _DONE_LINES or (line and data[line - 2 : line] != b"\n\n"):
+            is_one_line = data[sentinel + 7 : sentinel + 8] == b"\n" and (not line or data[line - 2 : line] == b"\n\n")
+            if data[line : sentinel + 6] not in _DONE_LINES or not is_one_line:
                 return self._pass_each(data)
             self.state = "done"
             data = data[: sentinel + 8]
@@ -143,6 +150,9 @@ class ChatStreamScan:
         start = 0
         while start < len(data) and self.state == "open":
             end = data.find(b"\n\n", start) + 2
+            if end == 1:
+                # A blank line too many stands at the end.
+                break
             parts.append(self._pass_event(data[start:end]))
             start = end
         return b"".join(parts)
@@ -173,8 +183,7 @@ class ChatStreamScan:
             event = without_fields(event)
         data = event_data(event)
         if data is None:
-            # Comments pass; a blank line with nothing before it is no event and is left out.
-            return event if event.strip() else b""
+            return only_comments(event)
         if data == b"[DONE]":
             self.state = "done"
             return event
@@ -184,11 +193,8 @@ class ChatStreamScan:
         return event
 
     def _look_into(self, event: bytes, data: bytes) -> bytes:
-        try:
-            chunk = decode_envelope(data)
-        except (msgspec.DecodeError, RecursionError):
-            # Odd numbers, or no JSON at all: take what can be read, and let the event pass.
-            self.usage = usage_of_document(data, self.usage)
+        chunk = read_envelope(data)
+        if chunk is None:
             return event
         error = chunk.error
         if isinstance(error, msgspec.Raw) and bytes(error) != b"null":
@@ -210,7 +216,7 @@ class ChatStreamScan:
         self._kept.append(data)
         self._kept_bytes += len(data)
         if self._kept_bytes > _KEPT_BYTES:
-            if self.usage is None:
+            if self.usage is None or not self.usage.output:
                 self._count_kept()
             else:
                 self._kept, self._kept_bytes = [data], len(data)
@@ -231,3 +237,32 @@ class ChatStreamScan:
         """Tell whether a choice said why it ended: all content is there, `[DONE]` or not."""
         self._count_kept()
         return self.is_finished
+
+
+class _OpeningChoice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class _OpeningChunk(msgspec.Struct):
+    choices: list[_OpeningChoice] | None = None
+
+
+_decode_opening: Final = msgspec.json.Decoder(_OpeningChunk).decode
+
+
+def is_preamble(events: bytes) -> bool:
+    """Tell whether whole events say nothing yet: roles, empty content, comments."""
+    splitter = EventSplitter()
+    for event in splitter.feed(events):
+        data = event_data(event)
+        if data is None:
+            continue
+        try:
+            chunk = _decode_opening(data)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        for choice in chunk.choices or ():
+            if choice.finish_reason or any(value for name, value in (choice.delta or {}).items() if name != "role"):
+                return False
+    return True

@@ -1,8 +1,9 @@
 """Change members at the top level of a JSON object without touching any other byte.
 
 The object has already been decoded, so its syntax is known to be good. Where the member's name
-occurs once in the whole body it is found with one search; otherwise the top level is walked.
-Limits: a walk costs about 10 ns a byte, and a name written with escapes is not found by it.
+occurs once in the whole body it is found with one search; otherwise, and where a name may be written
+with escapes, the top level is walked.
+Limits: a walk costs about 10 ns a byte.
 """
 
 import re
@@ -57,6 +58,11 @@ def members(body: bytes) -> list[Member]:
     return found
 
 
+def may_hide_names(body: bytes) -> bool:
+    """Tell whether a small letter or `_` is written as an escape anywhere, so that a name could hide from a search."""
+    return b"\\u006" in body or b"\\u007" in body or b"\\u005" in body
+
+
 def string_span(body: bytes, name: str) -> tuple[int, int] | None:
     """Return where the string value of the only top-level member `name` stands, quotes included.
 
@@ -64,8 +70,7 @@ def string_span(body: bytes, name: str) -> tuple[int, int] | None:
     """
     quoted = b'"' + name.encode() + b'"'
     at = body.find(quoted)
-    # `\u006…` and `\u007…` are escaped small letters: a name could hide in them.
-    if at >= 0 and body.find(quoted, at + 1) < 0 and b"\\u006" not in body and b"\\u007" not in body:
+    if at >= 0 and body.find(quoted, at + 1) < 0 and not may_hide_names(body):
         colon = _skip_blank(body, at + len(quoted))
         value = _STRING.match(body, _skip_blank(body, colon + 1))
         if value is not None:

@@ -70,6 +70,15 @@ def event_data(event: bytes) -> bytes | None:
     return b"\n".join(data) if data else None
 
 
+def only_comments(event: bytes) -> bytes:
+    """Return an event without data as far as it is comments; an `event:` line alone is an event to some SDKs."""
+    lines = event_lines(event)
+    comments = [line for line in lines if line.startswith(b":")]
+    if len(comments) == len(lines):
+        return event if lines else b""
+    return b"\n".join([*comments, b"", b""]) if comments else b""
+
+
 def without_fields(event: bytes) -> bytes:
     """Return the event without its `id` and `retry` lines.
 

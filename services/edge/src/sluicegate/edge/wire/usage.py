@@ -64,13 +64,15 @@ class Envelope(msgspec.Struct):
         return self.usage or (self.x_groq.usage if self.x_groq is not None else None)
 
 
-decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
 _lenient: Final = json.JSONDecoder()
 _decode_any: Final = msgspec.json.Decoder().decode
 
 
-def merge_usage(into: TokenUsage | None, reported: ReportedUsage) -> TokenUsage:
-    """Overwrite field by field with what is larger, and return the usage."""
+def merge_usage(into: TokenUsage | None, reported: ReportedUsage) -> TokenUsage | None:
+    """Overwrite field by field with what is larger. A report without any count is none: `into` comes back."""
+    if not (_is_count(reported.prompt_tokens) or _is_count(reported.completion_tokens)):
+        return into
     usage = into or TokenUsage()
     usage.input = _larger(usage.input, reported.prompt_tokens)
     usage.output = _larger(usage.output, reported.completion_tokens)
@@ -81,14 +83,26 @@ def merge_usage(into: TokenUsage | None, reported: ReportedUsage) -> TokenUsage:
     return usage
 
 
-def usage_of_document(document: bytes, into: TokenUsage | None = None) -> TokenUsage | None:
-    """Return the usage in a JSON answer or chunk, merged into `into`; `into` where there is none."""
+def read_envelope(document: bytes) -> Envelope | None:
+    """Read a JSON answer or chunk, fields of odd types included; None: it is no JSON object."""
     try:
-        envelope = decode_envelope(document)
+        return _decode_envelope(document)
+    except msgspec.ValidationError:
+        pass
     except (msgspec.DecodeError, RecursionError):
-        return _usage_of_odd_document(document, into)
-    reported = envelope.reported
-    return into if reported is None else merge_usage(into, reported)
+        return None
+    try:
+        decoded = _decode_any(document)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return _odd_envelope(decoded) if isinstance(decoded, dict) else None
+
+
+def usage_of_document(document: bytes) -> TokenUsage | None:
+    """Return the usage in a JSON answer; None: it reports none."""
+    envelope = read_envelope(document)
+    reported = None if envelope is None else envelope.reported
+    return None if reported is None else merge_usage(None, reported)
 
 
 def usage_at_the_end(tail: bytes) -> TokenUsage | None:
@@ -104,26 +118,31 @@ def usage_at_the_end(tail: bytes) -> TokenUsage | None:
     return usage_of_document(msgspec.json.encode({"usage": reported}))
 
 
-def _usage_of_odd_document(document: bytes, into: TokenUsage | None) -> TokenUsage | None:
-    """Read usage whose numbers have odd types (floats, strings, nulls in odd places)."""
-    try:
-        decoded = _decode_any(document)
-    except (msgspec.DecodeError, RecursionError):
-        return into
-    reported = decoded.get("usage") if isinstance(decoded, dict) else None
+def _odd_envelope(decoded: dict[str, Any]) -> Envelope:
+    """Take what can be read where a field has a type that nobody promised (floats, strings, nulls)."""
+    groq = decoded.get("x_groq")
+    choices: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    if "choices" in decoded:
+        choices = [msgspec.Raw(b"{}")] if decoded["choices"] else []
+    return Envelope(
+        usage=_odd_usage(decoded.get("usage")),
+        x_groq=_GroqExtension(usage=_odd_usage(groq.get("usage"))) if isinstance(groq, dict) else None,
+        choices=choices,
+        error=msgspec.Raw(msgspec.json.encode(decoded["error"])) if "error" in decoded else msgspec.UNSET,
+    )
+
+
+def _odd_usage(reported: object) -> ReportedUsage | None:
     if not isinstance(reported, dict):
-        return into
-    return merge_usage(
-        into,
-        ReportedUsage(
-            prompt_tokens=_whole(reported.get("prompt_tokens")),
-            completion_tokens=_whole(reported.get("completion_tokens")),
-            prompt_tokens_details=_InputDetails(
-                cached_tokens=_whole(_within(reported, "prompt_tokens_details", "cached_tokens"))
-            ),
-            completion_tokens_details=_OutputDetails(
-                reasoning_tokens=_whole(_within(reported, "completion_tokens_details", "reasoning_tokens"))
-            ),
+        return None
+    return ReportedUsage(
+        prompt_tokens=_whole(reported.get("prompt_tokens")),
+        completion_tokens=_whole(reported.get("completion_tokens")),
+        prompt_tokens_details=_InputDetails(
+            cached_tokens=_whole(_within(reported, "prompt_tokens_details", "cached_tokens"))
+        ),
+        completion_tokens_details=_OutputDetails(
+            reasoning_tokens=_whole(_within(reported, "completion_tokens_details", "reasoning_tokens"))
         ),
     )
 
@@ -134,9 +153,15 @@ def _within(reported: dict[str, Any], name: str, field: str) -> object:
 
 
 def _whole(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value < _MAX_TOKENS:
         return None
     return int(value)
+
+
+def _is_count(reported: int | None) -> bool:
+    return reported is not None and 0 <= reported < _MAX_TOKENS
 
 
 def _larger(known: int, reported: int | None) -> int:
