@@ -184,7 +184,7 @@ def test_api_key_is_refused_when_no_header_can_carry_it(api_key: str) -> None:
         NewProvider(name="p", base_url="https://host", api_key=api_key)
 
 
-@pytest.mark.parametrize("alias", ["a*", "*", " a", "", "a\nb"])
+@pytest.mark.parametrize("alias", ["a*", "*", " a", "", "a\nb", ".", "..", "a/../b"])
 def test_alias_is_refused(alias: str) -> None:
     with pytest.raises(ValidationError, match="alias"):
         NewRoute.model_validate({"alias": alias, "targets": [{"model": "mod_1"}]})

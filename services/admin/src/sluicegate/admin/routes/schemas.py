@@ -9,9 +9,11 @@ from sluicegate.admin.fields import Answer, Enabled, ExactName, Name, Recorded, 
 from sluicegate.admin.listing import ListQuery
 
 
-def _no_star(alias: str) -> str:
+def _addressable(alias: str) -> str:
     if "*" in alias:
         raise ValueError("must not hold `*`, which stands for any rest in the allowed models of a key")
+    if {".", ".."} & set(alias.split("/")):
+        raise ValueError("must not hold `.` or `..` between slashes: no client would ask for that path")
     return alias
 
 
@@ -29,7 +31,7 @@ def _distinct(targets: list[Target]) -> list[Target]:
 
 Alias = Annotated[
     ExactName,
-    AfterValidator(_no_star),
+    AfterValidator(_addressable),
     Field(description="What clients send as `model`.", examples=["gpt-4o-mini"]),
 ]
 Targets = Annotated[
