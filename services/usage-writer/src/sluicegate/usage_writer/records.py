@@ -9,25 +9,35 @@ from sluicegate.store.pool import PoolConnection
 from sluicegate.usage_writer import policy, rows
 from sluicegate.usage_writer.dimensions import Dimensions
 from sluicegate.usage_writer.policy import Window
-from sluicegate.usage_writer.rows import Detail, Names
+from sluicegate.usage_writer.rows import Detail, Names, SeriesIds
 
 UsageDelivery = Delivery[UsageRecorded]
 Refusals = dict[UsageDelivery, list[BadEvent]]
 
 
 class Record:
-    """One record, where it came from, and what it is made into; `row` is there once names have numbers."""
+    """One record, where it came from, and what it is made into.
 
-    __slots__ = ("delivery", "event", "index", "names", "request_id", "row")
+    `ids` is None while its series is not known; `row` is there once all names have numbers.
+    """
+
+    __slots__ = ("delivery", "event", "ids", "index", "names", "request_id", "row")
 
     def __init__(
-        self, delivery: UsageDelivery, index: int, event: UsageRecorded, request_id: bytes, names: Names
+        self,
+        delivery: UsageDelivery,
+        index: int,
+        event: UsageRecorded,
+        request_id: bytes,
+        names: Names,
+        ids: SeriesIds | None,
     ) -> None:
         self.delivery = delivery
         self.index = index
         self.event = event
         self.request_id = request_id
         self.names = names
+        self.ids = ids
         self.row = b""
 
 
@@ -47,7 +57,8 @@ def admit(
                 refusals.setdefault(delivery, []).append(event)
                 continue
             names = rows.names_of(event)
-            reason = policy.refusal(event, window) or _refusal_of_texts(event, names, dimensions)
+            ids = dimensions.series(names)
+            reason = policy.refusal(event, window) or _refusal_of_texts(event, names if ids is None else (), dimensions)
             if reason is None:
                 try:
                     request_id = rows.identity(event.request_id)
@@ -56,19 +67,18 @@ def admit(
                 else:
                     # The same record twice in one transaction: its first appearance counts.
                     admitted.setdefault(
-                        (event.started_at_us, request_id), Record(delivery, index, event, request_id, names)
+                        (event.started_at_us, request_id), Record(delivery, index, event, request_id, names, ids)
                     )
                     continue
             refuse(refusals, delivery, index, event, reason)
     return list(admitted.values())
 
 
-def _refusal_of_texts(event: UsageRecorded, names: Names, dimensions: Dimensions) -> str | None:
+def _refusal_of_texts(event: UsageRecorded, new_names: Iterable[object], dimensions: Dimensions) -> str | None:
     """Names that are known have been looked at before, and few records have details."""
-    if dimensions.series(names) is None:
-        for name in names[:8]:
-            if name and (reason := policy.name_refusal(name)):
-                return reason
+    for name in new_names:
+        if isinstance(name, str) and (reason := policy.name_refusal(name)):
+            return reason
     for name in (event.edge, event.error_code):
         if name and dimensions.number(name) is None and (reason := policy.name_refusal(name)):
             return reason
@@ -79,19 +89,16 @@ def _refusal_of_texts(event: UsageRecorded, names: Names, dimensions: Dimensions
 
 async def pack(connection: PoolConnection, records: list[Record], dimensions: Dimensions) -> None:
     """Give each record its row. Asks the database for the numbers of names that are new."""
-    names = {record.names for record in records}
-    known = {one: ids for one in names if (ids := dimensions.series(one)) is not None}
-    if len(known) < len(names):
-        known |= await dimensions.learn(connection, names - known.keys())
+    unknown = {record.names for record in records if record.ids is None}
+    learned = await dimensions.learn(connection, unknown) if unknown else {}
     numbers = await dimensions.numbers(
         connection,
         {record.event.edge for record in records} | {record.event.error_code or "" for record in records},
     )
     for record in records:
         event = record.event
-        record.row = rows.row(
-            event, record.request_id, known[record.names], numbers[event.edge], numbers[event.error_code or ""]
-        )
+        ids = record.ids or learned[record.names]
+        record.row = rows.row(event, record.request_id, ids, numbers[event.edge], numbers[event.error_code or ""])
 
 
 def details(records: Iterable[Record]) -> list[Detail]:
