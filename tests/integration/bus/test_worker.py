@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import uvloop
 from faststream.nats import NatsBroker
 
 from sluicegate.bus.acked_publisher import AckedPublisher
@@ -133,3 +134,15 @@ async def test_worker_stops_at_once_when_the_server_is_away(server: NatsServer, 
         async with asyncio.timeout(20):
             taker.worker.stop()
             await until(lambda: not taker.worker.is_consuming, "stopped")
+
+
+def test_connection_closes_quietly_on_uvloop_when_the_server_is_away_and_something_waits(server: NatsServer) -> None:
+    async def close_with_something_left() -> None:
+        connection = await connect(server.url, name="test")
+        server.kill()
+        await until(lambda: not connection.is_connected, "noticed")
+        await connection.publish("things.a", b"never sent")
+        await connection.close()
+        assert connection.is_closed
+
+    uvloop.run(close_with_something_left())

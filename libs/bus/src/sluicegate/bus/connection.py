@@ -104,6 +104,14 @@ class Connection(Client):
         if _cancelled_count() > cancelled_before:
             raise asyncio.CancelledError
 
+    async def close(self) -> None:
+        """Close. What is still to be sent while the server is away is dropped."""
+        if not self.is_connected:
+            # nats-py would write it to the transport that was lost, and uvloop raises for that.
+            self._pending = []
+            self._pending_data_size = 0
+        await super().close()
+
     async def _process_err(self, err_msg: str) -> None:
         # nats-py closes the client for good on every `-ERR` but two, e.g. when the server has too
         # many connections just now. Coming back is right in all these cases.

@@ -384,7 +384,7 @@ class Worker:
             await self._before_close()
         try:
             await broker.stop()
-        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+        except (NatsError, JetStreamError, OSError, TimeoutError, RuntimeError) as error:  # RuntimeError: uvloop
             # Stopped while NATS is away: what was not acknowledged comes again.
             _log.info("closed without the server", name=self._name, reason=str(error) or type(error).__name__)
 
