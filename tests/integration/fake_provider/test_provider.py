@@ -202,6 +202,15 @@ async def test_first_calls_fail_and_later_ones_succeed(connect: Connect) -> None
     assert statuses == [b"503", b"503", b"200", b"200"]
 
 
+@pytest.mark.parametrize("status", [300, 302, 307, 400, 429, 500, 599])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_status_is_the_one_that_was_asked_for(connect: Connect, status: int, stream: bool) -> None:
+    client = await connect()
+    client.send(f"status={status}", stream=stream)
+    head, _ = await client.document()
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+
+
 async def test_stream_options_are_refused_when_the_provider_does_not_know_them(connect: Connect) -> None:
     client = await connect()
     client.send("reject_stream_options=1", stream_options={"include_usage": True})

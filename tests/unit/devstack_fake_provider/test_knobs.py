@@ -25,7 +25,9 @@ def test_words_keep_spaces_and_signs_when_they_are_percent_encoded() -> None:
     assert parse("words=a%26b%20c|d").words == "a&b c|d"
 
 
-@pytest.mark.parametrize("text", ["evnts=3", "events=0", "events=many", "usage=double", "pace_ms=-1", "status=99"])
+@pytest.mark.parametrize(
+    "text", ["evnts=3", "events=0", "events=many", "usage=double", "pace_ms=-1", "status=99", "status=204"]
+)
 def test_knobs_are_refused_when_unknown_or_out_of_range(text: str) -> None:
     with pytest.raises(UnknownKnobError):
         parse(text)

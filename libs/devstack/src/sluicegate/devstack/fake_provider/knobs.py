@@ -83,7 +83,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Closes the connection right after the answer, without having announced it."""
 
     # Refusals.
-    status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 200
+    status: Annotated[int, msgspec.Meta(ge=300, le=599)] = 200
     code: str = ""
     retry_after: str = ""
     fail_first: Count = 0

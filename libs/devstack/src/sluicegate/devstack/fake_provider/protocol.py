@@ -242,9 +242,9 @@ def _plan_of(chat: Chat, knobs: Knobs) -> Plan:
     if chat.stream_options is not None and (knobs.reject_stream_options or not chat.stream):
         message = "Unrecognized request argument supplied: stream_options"
         return answers.refusal(400, message, knobs, code="unsupported_parameter", param="stream_options")
-    is_refused = knobs.status >= 400 or knobs.fail_first
+    is_refused = knobs.status >= 300 or knobs.fail_first
     if is_refused and knobs.error_at < 0:
-        status = knobs.status if knobs.status >= 400 else 500
+        status = knobs.status if knobs.status >= 300 else 500
         return answers.refusal(status, "The fake provider refuses on request.", knobs, code=knobs.code or None)
     name = split_model(chat.model)[0] or "fake-gpt"
     if chat.stream and knobs.garbage not in {"json", "truncated"}:
