@@ -194,6 +194,17 @@ def test_done_counts_when_the_body_ends_without_its_blank_line() -> None:
     assert out == HELLO + DONE
 
 
+@pytest.mark.parametrize("rest", [b'data: {"choices":[{"de', b"data: [DO", b"da", b": no", b"data: 1"])
+def test_half_an_event_does_not_pass_when_the_body_ends(rest: bytes) -> None:
+    scan, out = scanned([HELLO + rest], drops=False)
+    assert out == HELLO
+    assert scan.state == "open"
+
+
+def test_whole_event_passes_when_only_its_blank_line_is_missing() -> None:
+    assert scanned([HELLO, event(chunk("!")).rstrip()], drops=False)[1] == HELLO + event(chunk("!"))
+
+
 def test_error_is_seen_only_when_it_is_one() -> None:
     assert scanned([event({"error": {"message": "x"}})], drops=False)[0].has_error
     assert not scanned([event(chunk('"error"', error=None))], drops=False)[0].has_error

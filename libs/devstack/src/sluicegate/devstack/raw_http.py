@@ -150,6 +150,14 @@ def post(
     return head.encode("latin-1") + data
 
 
+def chat(
+    fake: str = "", *, key: str, headers: str = "", model: str = "demo", path: str = "", **fields: object
+) -> bytes:
+    """Return a chat request as bytes; `fake` are knobs for the fake provider."""
+    content = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "fake": fake, **fields}
+    return post(content, key=key, headers=headers, path=path or "/v1/chat/completions")
+
+
 def get(path: str, *, key: str | None = None, method: str = "GET", headers: str = "") -> bytes:
     """Return a request without a body as bytes."""
     authorization = f"authorization: Bearer {key}\r\n" if key else ""

@@ -210,16 +210,23 @@ class ProviderConnection(asyncio.Protocol):
         parts = self._parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        if self._inflater is not None and data:
-            try:
-                data = self._inflater.decompress(data, _MAX_INFLATED_BYTES)
-            except zlib.error:
-                self._fail("sent an answer whose encoding is broken")
-                return
-            if self._inflater.unconsumed_tail:
-                self._fail("sent an answer that inflates without end")
-                return
-        reader.on_read(self, data, is_end=self._is_end)
+        if self._inflater is None:
+            reader.on_read(self, data, is_end=self._is_end)
+        else:
+            self._inflate(self._inflater, reader, data)
+
+    def _inflate(self, inflater: "zlib._Decompress", reader: AnswerReader, data: bytes) -> None:
+        try:
+            data = inflater.decompress(data, _MAX_INFLATED_BYTES)
+        except zlib.error:
+            self._fail("sent an answer whose encoding is broken")
+            return
+        if inflater.unconsumed_tail:
+            self._fail("sent an answer that inflates without end")
+            return
+        reader.on_read(self, data, is_end=self._is_end and inflater.eof)
+        if self._is_end and not inflater.eof and self._reader is reader:
+            self._fail("sent an answer whose encoding has no end")
 
     def _fail(self, reason: str) -> None:
         reader = self._reader

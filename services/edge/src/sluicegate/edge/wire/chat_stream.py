@@ -93,9 +93,12 @@ class ChatStreamScan:
         rest, self._tail = self._tail, b""
         if self._splitter is not None:
             rest = self._splitter.close()
-        if self.state != "open" or not rest.strip():
+        event = rest.rstrip(b"\r\n") + b"\n\n"
+        data = event_data(event)
+        if self.state != "open" or data is None or (data != b"[DONE]" and read_envelope(data) is None):
+            # Half an event does not leave.
             return b""
-        return self._pass_event(rest.rstrip(b"\r\n") + b"\n\n")
+        return self._pass_event(event)
 
     def estimated_output_tokens(self) -> int:
         """Estimate the output from the bytes of text that have passed."""
