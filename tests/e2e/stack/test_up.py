@@ -24,7 +24,7 @@ from sluicegate.devstack.fake_provider.server import running
 from sluicegate.devstack.own_stack import OwnStack, StackFailedError
 from sluicegate.devstack.servers import NatsServer, PostgresServer, ValkeyServer
 from sluicegate.devstack.servers.ports import LOOPBACK, free_port, listens
-from sluicegate.devstack.servers.process import Identity
+from sluicegate.devstack.servers.process import Identity, is_alive
 from sluicegate.devstack.stack.layout import Home
 from sluicegate.devstack.stack.services import FAKE_PROVIDER, SERVICES
 from sluicegate.devstack.stack_client import Stack
@@ -139,6 +139,20 @@ def test_detached_stack_is_ready_when_up_returns_and_down_stops_it(servers_folde
         assert not stack.path.exists()
         done = _sluicegate("down", "--home", str(home))
         assert (done.returncode, done.stdout) == (0, "Nothing runs here.\n")
+
+
+def test_down_says_which_part_died_when_a_detached_stack_has_ended_by_itself(servers_folder: Path) -> None:
+    home = servers_folder / "deserted"
+    with _end_of_home(home):
+        assert _sluicegate("up", "--home", str(home), "--detach").returncode == 0
+        stack = Stack.read(home / "stack.json")
+        family = _family(stack)
+        faults.kill(stack.processes["usage-writer"])
+        assert _left_of(family, within_s=30) == []
+        done = _sluicegate("down", "--home", str(home))
+    assert done.returncode == 0
+    assert "usage-writer was ended by SIGKILL" in done.stdout
+    assert str(home / "logs" / "usage-writer.log") in done.stdout
 
 
 def test_second_stack_takes_other_ports_when_the_usual_ones_are_taken(own_stack: MakeStack) -> None:
@@ -335,6 +349,32 @@ def test_stack_runs_as_an_ordinary_user_when_started_by_one(servers_folder: Path
         own.stop()
 
 
+@pytest.mark.parametrize("damage", ["lost", "empty", "cut", "odd"])
+def test_up_says_what_to_do_when_the_secrets_are_damaged(own_stack: MakeStack, damage: str) -> None:
+    home = own_stack().home
+    Home(home).create()
+    secrets = home / "secrets.json"
+    (home / "data" / "postgres").mkdir()
+    if damage != "lost":
+        secrets.write_text({"empty": "", "cut": '{"admin_tok', "odd": "[]"}[damage])
+
+    done = _sluicegate("up", "--home", str(home))
+
+    assert done.returncode == 1
+    assert str(secrets) in done.stdout
+    assert "--fresh" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_fresh_stack_starts_when_everything_in_the_folder_is_damaged(own_stack: MakeStack) -> None:
+    own = own_stack("--fresh")
+    Home(own.home).create()
+    for name in ("secrets.json", "processes.json", "lock"):
+        (own.home / name).write_text('{"cut')
+    (own.home / "data" / "postgres").write_text("no folder")
+    assert _chat(own.start()).status_code == 200
+
+
 def test_up_refuses_a_folder_that_holds_other_things(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     done = _sluicegate("up", "--home", str(tmp_path), "--fresh")
@@ -405,20 +445,13 @@ def _family(stack: Stack) -> list[psutil.Process]:
 
 
 def _left_of(family: list[psutil.Process], *, within_s: float) -> list[psutil.Process]:
-    """Who still runs. A zombie does not: it waits for a parent that some containers' init never is."""
+    """Who still runs."""
     deadline = time.monotonic() + within_s
-    while left := [process for process in family if _runs(process)]:
+    while left := [process for process in family if is_alive(process)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
     return left
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _sluicegate(*arguments: str) -> subprocess.CompletedProcess[str]:

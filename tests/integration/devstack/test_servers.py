@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sluicegate.devstack.servers import EmbeddedServer, NatsServer, PostgresServer, ServerError, ValkeyServer
-from sluicegate.devstack.servers.process import spawn
+from sluicegate.devstack.servers.process import is_alive, spawn
 
 KINDS: list[type[EmbeddedServer]] = [NatsServer, ValkeyServer, PostgresServer]
 
@@ -151,7 +151,7 @@ def test_stop_kills_descendants_when_the_process_does_not_end(tmp_path: Path) ->
         time.sleep(0.01)
     grandchild = psutil.Process(int(process.log_tail()))
     assert process.stop(signal.SIGTERM, deadline_s=0.2) == -signal.SIGKILL
-    assert not grandchild.is_running()
+    assert not is_alive(grandchild)
 
 
 def test_postgres_is_not_run_by_root_when_the_folder_is_open(

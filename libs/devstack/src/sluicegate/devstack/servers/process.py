@@ -180,11 +180,12 @@ def _end_all(processes: Sequence[psutil.Process]) -> None:
     for process in alive:
         end_quietly(process)
     deadline = time.monotonic() + 5
-    while any(_is_alive(process) for process in alive) and time.monotonic() < deadline:
+    while any(is_alive(process) for process in alive) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Tell whether it runs. A zombie does not: it waits for a parent that some containers' init never is."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

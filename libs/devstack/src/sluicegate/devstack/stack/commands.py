@@ -58,6 +58,8 @@ def down(home: _HomeOption = None) -> None:
     supervisor = _holder(place)
     if supervisor is None:
         typer.echo("Nothing runs here.")
+        if place.end.exists():
+            typer.echo(f"The last stack ended by itself: {place.end.read_text().strip()}")
         return
     os.kill(supervisor, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_DEADLINE_S

@@ -14,6 +14,7 @@ from sluicegate.devstack.servers.embedded import write_secret
 
 HOME_VARIABLE = "SLUICEGATE_HOME"
 DEFAULT_HOME = ".sluicegate"
+_NO_SECRETS = "Put it back, or begin anew with --fresh."
 
 
 def default_home() -> Path:
@@ -44,6 +45,11 @@ class Home:
         return self.path / "logs"
 
     @property
+    def end(self) -> Path:
+        """Why the last stack ended, if nobody had asked it to."""
+        return self.logs / "end.log"
+
+    @property
     def data(self) -> Path:
         return self.path / "data"
 
@@ -71,6 +77,13 @@ class Home:
             self.lock.touch()
         except PermissionError as error:
             raise HomeError(f"{error.filename} belongs to another user: remove {self.path} as its owner") from error
+        except OSError as error:
+            raise HomeError(f"{self.path} cannot be written to: {error.strerror}") from error
+
+    def check_secrets(self) -> None:
+        """Raise HomeError when there is data whose passwords are lost."""
+        if not self.secrets.exists() and any(self.data.iterdir()):
+            raise HomeError(f"{self.secrets} is gone, and without it {self.data} cannot be read. {_NO_SECRETS}")
 
     def wipe(self) -> None:
         """Delete everything but the logs and the lock, which the caller holds."""
@@ -129,12 +142,22 @@ class Lock:
         return None
 
 
+def _read_secrets(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise HomeError(f"{path} cannot be read any more, and without it neither can the data. {_NO_SECRETS}")
+    return values
+
+
 class Secrets:
     """Generated values that must stay the same as long as the data does: passwords, token, key ring, demo key."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self._values: dict[str, Any] = _read_secrets(path) if path.exists() else {}
 
     def get(self, name: str) -> str | None:
         return self._values.get(name)

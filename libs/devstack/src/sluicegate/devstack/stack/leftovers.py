@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from sluicegate.devstack.servers.embedded import write_secret
+
 
 class ProcessRecord:
     """A file with the pid and creation time of every process, so that a reused pid is told apart."""
@@ -23,22 +25,29 @@ class ProcessRecord:
                 found.append([pid, psutil.Process(pid).create_time()])
         if found != self._written:
             self._written = found
-            self._path.write_text(json.dumps(found))
+            write_secret(self._path, json.dumps(found))
 
     def end_leftovers(self) -> int:
         """Kill what still runs of an earlier record; the number of processes killed."""
         if not self._path.exists():
             return 0
         killed = 0
-        for pid, created in json.loads(self._path.read_text()):
+        for pid, created in self._read():
             with contextlib.suppress(psutil.Error):
-                process = psutil.Process(int(pid))
+                process = psutil.Process(pid)
                 if process.create_time() == created:
                     process.kill()
                     process.wait(5)
                     killed += 1
         self._path.unlink()
         return killed
+
+    def _read(self) -> list[tuple[int, float]]:
+        """What was written; nothing if that cannot be told any more: the kernel has ended nearly all by itself."""
+        try:
+            return [(int(pid), float(created)) for pid, created in json.loads(self._path.read_text())]
+        except (ValueError, TypeError):
+            return []
 
 
 def kill_session(leader: int) -> None:

@@ -77,6 +77,7 @@ class Supervisor:
                 await self._watch()
         except _EXPECTED as error:
             self._tell(error)
+            self._write_down(error)
             return 1
         finally:
             asked.cancel()
@@ -205,6 +206,12 @@ class Supervisor:
         self._report(Step(part.name, "ready", "again"))
         self._refresh()
 
+    def _write_down(self, error: Exception) -> None:
+        """For who comes back to a detached stack: nobody hears its reports."""
+        where = f" ({self._home.log_of(error.name)})" if isinstance(error, ServiceDiedError) else ""
+        with contextlib.suppress(OSError):
+            self._home.end.write_text(f"{str(error) or type(error).__name__}{where}\n")
+
     def _tell(self, error: Exception) -> None:
         if isinstance(error, ServiceDiedError):
             self._report(Died(error.name, str(error), error.log_tail, str(self._home.log_of(error.name))))
@@ -218,23 +225,28 @@ async def supervise(options: StackOptions) -> int:
     home = Home(Path(options.home))
     try:
         home.create()
-    except HomeError as error:
+        lock = Lock(home.lock)
+        if not lock.acquire():
+            report(Failed(f"a stack runs here already (supervisor {Lock.holder(home.lock)}); `down` stops it"))
+            return 1
+        _tidy_up(home, report, is_fresh=options.is_fresh)
+        supervisor = Supervisor(options, home, report)
+    except (HomeError, OSError) as error:
         report(Failed(str(error)))
         return 1
-    lock = Lock(home.lock)
-    if not lock.acquire():
-        report(Failed(f"a stack runs here already (supervisor {Lock.holder(home.lock)}); `down` stops it"))
-        return 1
-    home.stack_json.unlink(missing_ok=True)
-    if killed := ProcessRecord(home.processes).end_leftovers():
-        report(Note(f"ended {killed} processes of an earlier stack"))
-    if options.is_fresh:
-        home.wipe()
-        home.create()
-    home.rotate_logs()
-    supervisor = Supervisor(options, home, report)
     _listen_for_stop(supervisor)
     return await supervisor.run()
+
+
+def _tidy_up(home: Home, report: Reporter, *, is_fresh: bool) -> None:
+    if killed := ProcessRecord(home.processes).end_leftovers():
+        report(Note(f"ended {killed} processes of an earlier stack"))
+    if is_fresh:
+        home.wipe()
+        home.create()
+    home.stack_json.unlink(missing_ok=True)
+    home.check_secrets()
+    home.rotate_logs()
 
 
 def _listen_for_stop(supervisor: Supervisor) -> None:
