@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sluicegate.devstack.stack.layout import Home, Lock, Secrets
+import pytest
+
+from sluicegate.devstack.stack.layout import Home, HomeError, Lock, Secrets
 
 
 def test_home_ignores_itself_for_git_when_created(tmp_path: Path) -> None:
@@ -14,6 +16,12 @@ def test_home_ignores_itself_for_git_when_created(tmp_path: Path) -> None:
     assert (home.path / ".gitignore").read_text() == "*\n"
     assert stat.S_IMODE(home.logs.stat().st_mode) == 0o700
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o711
+
+
+def test_home_says_what_is_wrong_when_it_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HomeError, match=r"file/home cannot be written to: Not a directory"):
+        Home(tmp_path / "file" / "home").create()
 
 
 def test_wipe_leaves_lock_and_logs_only_when_all_else_goes(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ class Home:
             self.logs.mkdir(exist_ok=True, mode=0o700)
             (self.path / ".gitignore").write_text("*\n")
             self.lock.touch()
-        except PermissionError as error:
-            raise HomeError(f"{error.filename} belongs to another user: remove {self.path} as its owner") from error
         except OSError as error:
+            if self.path.exists() and self.path.stat().st_uid != os.geteuid():
+                raise HomeError(f"{error.filename} belongs to another user: remove {self.path} as its owner") from error
             raise HomeError(f"{self.path} cannot be written to: {error.strerror}") from error
 
     def check_secrets(self) -> None:
