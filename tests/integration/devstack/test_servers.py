@@ -19,6 +19,7 @@ from sluicegate.devstack.servers import EmbeddedServer, NatsServer, PostgresServ
 from sluicegate.devstack.servers.process import is_alive, spawn
 
 KINDS: list[type[EmbeddedServer]] = [NatsServer, ValkeyServer, PostgresServer]
+ODD_NAME = "zwölf #1 {x} $HOME 'it' \"q\" [a*]"
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
@@ -29,7 +30,7 @@ def make_server(
     made: list[EmbeddedServer] = []
 
     def make(*, is_open: bool = True, port: int | None = None) -> EmbeddedServer:
-        folder = (servers_folder if is_open else tmp_path) / f"{request.node.name}-{len(made)}"
+        folder = (servers_folder if is_open else tmp_path) / f"{request.node.name}-{len(made)} {ODD_NAME}"
         server: EmbeddedServer = request.param(folder, port=port)
         made.append(server)
         return server

@@ -48,6 +48,11 @@ class NatsServer(EmbeddedServer):
         return f"""\
 server_name: sluicegate-devstack
 listen: "{LOOPBACK}:{self.port}"
-authorization: {{ user: {json.dumps(self.user)}, password: {json.dumps(self.password)} }}
-jetstream: {{ store_dir: {json.dumps(str(store))}, max_file_store: 64GB }}
+authorization: {{ user: {_quoted(self.user)}, password: {_quoted(self.password)} }}
+jetstream: {{ store_dir: {_quoted(str(store))}, max_file_store: 64GB }}
 """
+
+
+def _quoted(text: str) -> str:
+    """As JSON has it, but with letters of any script as they are: the configuration knows no escapes for them."""
+    return json.dumps(text, ensure_ascii=False)
