@@ -113,7 +113,7 @@ async def test_credential_in_the_bucket_opens_only_for_its_provider(admin: Runni
 
 
 async def test_deleted_key_is_refused_by_its_tombstone(admin: Running, nats: Connection, start_edge: StartEdge) -> None:
-    """A delete is told like any other change (BL-77): the key's record stays, revoked."""
+    """A delete is told like any other change: the key's record stays, revoked."""
     edge = await start_edge()
     await until(lambda: admin.admin.edges.live_count == 1, "a live edge")
     key = await admin.make("keys", team=(await admin.make_team())["id"], name="k")
@@ -129,7 +129,7 @@ async def test_deleted_key_is_refused_by_its_tombstone(admin: Running, nats: Con
 async def test_deleting_a_parent_revokes_every_key_under_it(
     admin: Running, nats: Connection, database: Any, start_edge: StartEdge, parent: str
 ) -> None:
-    """One event per key (BL-81), and nothing outside the parent is touched."""
+    """One event per key, and nothing outside the parent is touched."""
     await start_edge()
     await until(lambda: admin.admin.edges.live_count == 1, "a live edge")
     tenant = await admin.make("tenants", name=unique("tenant"))
