@@ -16,6 +16,7 @@ from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.wire.usage import TokenUsage
 
 _MAX_TRACEPARENT = 55
+_MAX_TEXT_BYTES = 256
 _AUTHENTICATION_CODES = frozenset({"missing_key", "invalid_key", "key_expired", "key_revoked"})
 _encode = msgspec.json.Encoder().encode
 _NOTHING = TokenUsage()
@@ -35,6 +36,8 @@ def settle(
         return None
     exchange.is_settled = True
     exchange.state = "ended"
+    # The two refer to each other, and what refers in circles waits for the collector.
+    exchange.relay = None
     edge = exchange.edge
     metrics = edge.metrics
     edge.open_exchanges.discard(exchange)
@@ -124,7 +127,9 @@ def estimated_usage(exchange: Exchange, output_tokens: int) -> TokenUsage:
 
 def clean_text(text: str) -> str:
     """Return a client's string as it may be stored: without NUL and lone surrogates, at most 256 bytes."""
-    return text.replace("\0", "").encode("utf-8", "ignore")[:256].decode("utf-8", "ignore")
+    if text.isascii() and len(text) <= _MAX_TEXT_BYTES and "\0" not in text:
+        return text
+    return text.replace("\0", "").encode("utf-8", "ignore")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def end_user_of(exchange: Exchange) -> str | None:

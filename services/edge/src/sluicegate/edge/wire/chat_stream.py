@@ -4,11 +4,12 @@ Rule: whole events leave as they came, in the order they came, and only four thi
 out: the usage-only chunk that we asked for and the client did not, `id:`/`retry:` lines and events
 without data (they break the openai SDK), and whatever follows `[DONE]`.
 
-Theory: JSON strings cannot hold a raw line end, so in a stream without CR two LFs always end an
-event, and a marker such as `"usage"` (quotes included) found in the bytes is a real key or value,
-because inside a string its quotes would be escaped. So one read costs a few `bytes.find` calls, and
-only an event that holds a marker is looked at more closely. A stream with a CR anywhere goes, from
-there on, through the exact splitter of `wire.sse`.
+Theory: JSON strings cannot hold a raw line end, so in a stream without CR two LFs always end an event, and
+a marker such as `"usage"` (quotes included) found in the bytes is a real key or value, because inside a
+string its quotes would be escaped. So one read costs one look at its line ends and one search for usage,
+and only an event that is not plain, or holds usage, is looked at more closely. An error that does not stand
+at the start of its event is looked for where the stream ends, because it ends it. A stream with a CR
+anywhere goes, from there on, through the exact splitter of `wire.sse`.
 
 Text is counted only if no output is reported: passed events are kept by reference up to 64 KiB, and
 beyond that their text is counted and they are let go.
@@ -34,9 +35,13 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 _KEPT_BYTES: Final = 64 * 1024
 _NULL_USAGE: Final = re.compile(rb'"usage"\s*:\s*null')
 _FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
-_DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
-# Lines that may have to be taken out; a blank line at the start ends nothing.
-_ODD_STARTS: Final = (b"id", b"retry", b"event", b"\n")
+# What a plain event begins with, and the end of a line behind which no plain event begins.
+_PLAIN_STARTS: Final = (b"data: {", b"data:{")
+_ERROR_STARTS: Final = (b'data: {"error"', b'data:{"error"')
+_ODD_LINE: Final = re.compile(rb'\n(?!\n|\Z|data: ?\{(?!"error"))')
+_SENTINEL: Final = b"\n\ndata: [DONE]\n\n"
+# An error that is not the first member of its event stands in one of the last events.
+_LAST_BYTES: Final = 2048
 
 State = Literal["open", "done", "too_large"]
 
@@ -90,6 +95,7 @@ class ChatStreamScan:
 
     def close(self) -> bytes:
         """The provider's body has ended: return the events that only lacked their blank line."""
+        self._count_kept()
         rest, self._tail = self._tail, b""
         if self._splitter is not None:
             rest = self._splitter.close()
@@ -127,26 +133,26 @@ class ChatStreamScan:
 
     def _pass(self, data: bytes) -> bytes:
         """Pass whole LF events: as they are, but for the few that hold a marker."""
-        if (
-            b'"error"' in data
-            or b"\nid" in data
-            or b"\nretry" in data
-            or b"\nevent" in data
-            or data.startswith(_ODD_STARTS)
-        ):
-            return self._pass_each(data)
-        sentinel = data.find(b"[DONE]\n")
-        if sentinel >= 0:
-            line = data.rfind(b"\n", 0, sentinel) + 1
-            is_one_line = data[sentinel + 7 : sentinel + 8] == b"\n" and (not line or data[line - 2 : line] == b"\n\n")
-            if data[line : sentinel + 6] not in _DONE_LINES or not is_one_line:
+        odd = _ODD_LINE.search(data)
+        if odd is not None or not data.startswith(_PLAIN_STARTS) or data.startswith(_ERROR_STARTS):
+            if odd is None or not self._is_plain_to_the_end(data, odd.start()):
                 return self._pass_each(data)
             self.state = "done"
-            data = data[: sentinel + 8]
         if b'"usage"' in data:
             data = self._pass_usage(data)
         self._keep(data)
         return data
+
+    @staticmethod
+    def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
+        """Tell whether the first odd line is `[DONE]`, at the end, and all before it is plain."""
+        return (
+            data.endswith(_SENTINEL)
+            and odd == len(data) - len(_SENTINEL) + 1
+            and data.startswith(_PLAIN_STARTS)
+            and not data.startswith(_ERROR_STARTS)
+            and b'"error"' not in data[-_LAST_BYTES:]
+        )
 
     def _pass_each(self, data: bytes) -> bytes:
         parts: list[bytes] = []
@@ -199,9 +205,7 @@ class ChatStreamScan:
         chunk = read_envelope(data)
         if chunk is None:
             return event
-        error = chunk.error
-        if isinstance(error, msgspec.Raw) and bytes(error) != b"null":
-            self.has_error = True
+        self.has_error = self.has_error or chunk.has_error
         reported = chunk.reported
         if reported is None:
             return event
@@ -233,6 +237,7 @@ class ChatStreamScan:
             if data is not None:
                 self._text_bytes += text_bytes_of_document(data)
                 self.is_finished = self.is_finished or _FINISHED.search(data) is not None
+                self.has_error = self.has_error or _is_error(data)
         self._kept.clear()
         self._kept_bytes = 0
 
@@ -240,6 +245,11 @@ class ChatStreamScan:
         """Tell whether a choice said why it ended: all content is there, `[DONE]` or not."""
         self._count_kept()
         return self.is_finished
+
+
+def _is_error(data: bytes) -> bool:
+    chunk = read_envelope(data) if b'"error"' in data else None
+    return chunk is not None and chunk.has_error
 
 
 class _OpeningChoice(msgspec.Struct):

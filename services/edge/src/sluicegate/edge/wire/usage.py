@@ -59,12 +59,22 @@ class Envelope(msgspec.Struct):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def has_error(self) -> bool:
+        """Whether it tells of an error."""
+        return isinstance(self.error, msgspec.Raw) and bytes(self.error) != b"null"
+
+    @property
     def reported(self) -> ReportedUsage | None:
         """The usage, wherever it stands."""
         return self.usage or (self.x_groq.usage if self.x_groq is not None else None)
 
 
+class _Document(msgspec.Struct):
+    usage: ReportedUsage | None = None
+
+
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_document: Final = msgspec.json.Decoder(_Document).decode
 _lenient: Final = json.JSONDecoder()
 _decode_any: Final = msgspec.json.Decoder().decode
 
@@ -100,6 +110,12 @@ def read_envelope(document: bytes) -> Envelope | None:
 
 def usage_of_document(document: bytes) -> TokenUsage | None:
     """Return the usage in a JSON answer; None: it reports none."""
+    try:
+        usage = _decode_document(document).usage
+    except (msgspec.DecodeError, RecursionError):
+        usage = None
+    if usage is not None:
+        return merge_usage(None, usage)
     envelope = read_envelope(document)
     reported = None if envelope is None else envelope.reported
     return None if reported is None else merge_usage(None, reported)
