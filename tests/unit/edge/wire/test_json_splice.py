@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicegate.edge.wire.json_splice import Member, members, replace, string_span
+from sluicegate.edge.wire.json_splice import Member, members, replace, replace_in_parts, string_span
 
 
 class Pairs(list[Any]):
@@ -127,6 +127,15 @@ def test_replace_changes_no_other_byte(case: tuple[bytes, list[Member]], text: s
         assert out[at_out : at_out + kept] == body[at_in : member.start]
         at_in, at_out = member.end, at_out + kept + len(value)
     assert out[at_out:] == body[at_in:]
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=6), st.lists(st.integers(0, 40), max_size=4))
+def test_replace_in_parts_is_replace(body: bytes, cuts: list[int], bounds: list[int]) -> None:
+    ends = sorted({min(bound, len(body)) for bound in bounds})
+    changes = [(start, end, b"<%d>" % start) for start, end in zip(ends[::2], ends[1::2], strict=False)]
+    places = sorted(min(cut, len(body)) for cut in cuts)
+    parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
+    assert b"".join(replace_in_parts(parts, changes)) == replace(body, changes)
 
 
 @pytest.mark.parametrize(
