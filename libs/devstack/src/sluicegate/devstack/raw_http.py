@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 DEADLINE_S: Final = 10.0
+CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class Response(NamedTuple):
@@ -139,7 +140,7 @@ def post(
     content: object,
     *,
     key: str | None = None,
-    path: str = "/v1/chat/completions",
+    path: str = CHAT_PATH,
     headers: str = "",
     body: bytes | None = None,
 ) -> bytes:
@@ -150,12 +151,10 @@ def post(
     return head.encode("latin-1") + data
 
 
-def chat(
-    fake: str = "", *, key: str, headers: str = "", model: str = "demo", path: str = "", **fields: object
-) -> bytes:
-    """Return a chat request as bytes; `fake` are knobs for the fake provider."""
-    content = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "fake": fake, **fields}
-    return post(content, key=key, headers=headers, path=path or "/v1/chat/completions")
+def chat(fake: str = "", *, key: str, headers: str = "", path: str = CHAT_PATH, **fields: object) -> bytes:
+    """Return a chat request as bytes; `fake` are knobs for the fake provider, `fields` go into the body."""
+    content = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "fake": fake, **fields}
+    return post(content, key=key, headers=headers, path=path)
 
 
 def get(path: str, *, key: str | None = None, method: str = "GET", headers: str = "") -> bytes:

@@ -67,3 +67,4 @@ class Edge:
         exchange.held_bytes = 0
         exchange.parts.clear()
         exchange.body = b""
+        exchange.scan = None

@@ -10,12 +10,15 @@ Limits: gzip and deflate are undone (once); other encodings are an error of the 
 
 import asyncio
 import zlib
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import httptools
 
 _MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 256 * 1024
+_TURN_BYTES: Final = 1024 * 1024
 
 
 class AnswerReader(Protocol):
@@ -47,8 +50,9 @@ class ConnectionOwner(Protocol):
 class ProviderConnection(asyncio.Protocol):
     """A connection that carries one request and its answer at a time."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
+        self._loop = loop
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._parts: list[bytes] = []
         # The parser takes its callbacks once, when it is made: many parts of a body cost no Python frame.
@@ -63,6 +67,8 @@ class ProviderConnection(asyncio.Protocol):
         self._is_end = False
         self._keeps_alive = False
         self._is_paused = False
+        self._is_full = False
+        self._unsent: deque[bytes | memoryview] = deque()
         self.is_draining = False
         self.is_closed = False
         self.has_bytes = False
@@ -75,16 +81,43 @@ class ProviderConnection(asyncio.Protocol):
 
     def send(self, reader: AnswerReader, request: bytes) -> None:
         """Send one whole request; its answer goes to `reader`."""
+        self._begin(reader)
+        self.transport.write(request)
+
+    def send_parts(self, reader: AnswerReader, request: Iterable[bytes | memoryview]) -> None:
+        """Send one whole request that is too large for one step: some of it in each turn of the loop."""
+        self._begin(reader)
+        self._unsent.extend(request)
+        self._send_some()
+
+    def _send_some(self) -> None:
+        room = _TURN_BYTES
+        while self._unsent and room > 0 and not self._is_full and not self.is_closed:
+            part = self._unsent.popleft()
+            room -= len(part)
+            self.transport.write(part)
+        if self._unsent and not self._is_full and not self.is_closed:
+            self._loop.call_soon(self._send_some)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._unsent:
+            self._send_some()
+
+    def _begin(self, reader: AnswerReader) -> None:
         self._reader = reader
         self._is_end = self.has_bytes = False
         self._head_bytes = 0
         self.status = 0
         self.uses += 1
-        self.transport.write(request)
 
     def close(self) -> None:
         """Close at once and tell nobody: the reader has given up."""
         self._reader = None
+        self._unsent.clear()
         if not self.is_closed:
             self.is_closed = True
             self._owner.forget(self)
@@ -100,7 +133,7 @@ class ProviderConnection(asyncio.Protocol):
             # `[DONE]` is often read before the last chunk of the body.
             self.is_draining = True
             self._owner.drain(self)
-        elif self._keeps_alive:
+        elif self._keeps_alive and not self._unsent:
             self._owner.give_back(self)
         else:
             self.close()

@@ -126,7 +126,7 @@ class Pool:
         self._opening += 1
         try:
             transport, connection = await self._loop.create_connection(
-                lambda: ProviderConnection(self),
+                lambda: ProviderConnection(self, self._loop),
                 self.origin.host,
                 self.origin.port,
                 ssl=self._tls,

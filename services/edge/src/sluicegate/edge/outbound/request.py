@@ -6,7 +6,9 @@ import msgspec
 
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.phases.classify import ChatRequest
+from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.wire import json_splice
+from sluicegate.edge.wire.json_splice import Change
 
 # What a client may say to the provider beside its body. Never its key, cookies or encodings.
 PASSED_HEADERS: Final = (
@@ -19,11 +21,12 @@ PASSED_HEADERS: Final = (
 _ASK: Final = b',"stream_options":{"include_usage":true}'
 
 
-def request_head(target: Target, path: bytes, query: bytes, head: dict[bytes, bytes], body_bytes: int) -> bytes:
-    """Return the request head for a target; `head` are the client's headers."""
-    parts = [b"POST ", target.path_prefix, path]
-    if query:
-        parts += [b"?", query]
+def request_head(target: Target, exchange: Exchange, body_bytes: int) -> bytes:
+    """Return the request head for a target."""
+    head = exchange.head
+    parts = [b"POST ", target.path_prefix, exchange.endpoint.provider_path]
+    if exchange.query:
+        parts += [b"?", exchange.query]
     parts += [b" HTTP/1.1\r\n", target.fixed_headers]
     for name in PASSED_HEADERS:
         value = head.get(name)
@@ -33,29 +36,35 @@ def request_head(target: Target, path: bytes, query: bytes, head: dict[bytes, by
     return b"".join(parts)
 
 
-def chat_body(
-    body: bytes, chat: ChatRequest, model_span: tuple[int, int], target: Target, *, asks_for_usage: bool
-) -> bytes:
-    """Return the client's body with the provider's model name, and a request for usage if we add one."""
-    if chat.model == target.model_name and not asks_for_usage:
-        return body
+def changes_to_chat(exchange: Exchange, chat: ChatRequest, target: Target, *, asks_for_usage: bool) -> list[Change]:
+    """Return what changes in the client's body: the provider's name of the model, and that we ask for usage."""
     value = target.model_json
-    changes = []
+    changes: list[Change] = []
     if asks_for_usage:
-        if chat.stream_options is None and b'"stream_options"' not in body and not json_splice.may_hide_names(body):
+        in_place = _ask_in_place(exchange, chat)
+        if in_place is None:
             value += _ASK
         else:
-            changes.append(_ask_in_place(body))
-    return json_splice.replace(body, [(*model_span, value), *changes])
+            changes.append(in_place)
+    elif chat.model == target.model_name:
+        return changes
+    changes.append((*exchange.model_span, value))
+    return changes
 
 
-def _ask_in_place(body: bytes) -> tuple[int, int, bytes]:
-    """Return the change that sets `include_usage` in the `stream_options` the client sent."""
-    for member in reversed(json_splice.members(body)):
-        if member.name == "stream_options":
-            options = msgspec.json.decode(body[member.start : member.end])
-            options = {**(options or {}), "include_usage": True}
-            return member.start, member.end, msgspec.json.encode(options)
-    # The name only occurs deeper down: add a member behind the last one.
-    end = body.rstrip().rfind(b"}")
-    return end, end, _ASK
+def _ask_in_place(exchange: Exchange, chat: ChatRequest) -> Change | None:
+    """Return the change that sets `include_usage` in the `stream_options` the client sent; None: it sent none."""
+    body = exchange.body
+    if exchange.scan is not None:
+        for member in reversed(exchange.scan.members):
+            if member.name == "stream_options":
+                return member.start, member.end, _with_usage(member.value or b"null")
+    elif chat.stream_options is not None or b'"stream_options"' in body or json_splice.may_hide_names(body):
+        for place in reversed(json_splice.members(body)):
+            if place.name == "stream_options":
+                return place.start, place.end, _with_usage(body[place.start : place.end])
+    return None
+
+
+def _with_usage(options: bytes) -> bytes:
+    return msgspec.json.encode({**(msgspec.json.decode(options) or {}), "include_usage": True})

@@ -6,7 +6,6 @@ from sluicegate.contracts.money import price_at
 from sluicegate.contracts.usage import PriceOfInput, RequestAdmitted
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.journal.errors import JournalWriteError
-from sluicegate.edge.phases.classify import estimate_input_tokens
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.settle import end_user_of
 
@@ -21,7 +20,6 @@ def admit(exchange: Exchange) -> None:
         raise RuntimeError("admit comes after authenticate and classify")
     if edge.journal.is_full:
         raise Refusal("gateway_overloaded", "The gateway cannot record usage now. Try again.")
-    exchange.input_estimate = estimate_input_tokens(exchange.body)
     target = exchange.targets[0]
     price = price_at(target.prices, exchange.started_at_us)
     record = RequestAdmitted(

@@ -10,10 +10,13 @@ import msgspec
 
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.wire.body_scan import BodyScan, BodyScanError
 from sluicegate.edge.wire.json_splice import string_span
 from sluicegate.edge.wire.usage import BYTES_PER_TOKEN
 
 MAX_MODEL_LENGTH: Final = 256
+# Above it one step over the whole body would hold the loop for too long: 2.5 ms so far.
+LARGE_BODY_BYTES: Final = 256 * 1024
 TOKENS_PER_IMAGE: Final = 1_600
 _NO_MESSAGES: Final = msgspec.Raw(b"")
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -45,22 +48,39 @@ class ChatRequest(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(ChatRequest).decode
 
 
+def scan_ahead(exchange: Exchange, piece: bytes) -> None:
+    """Take a piece of a body that has become large, before it is whole. Refusal: it is no JSON object."""
+    try:
+        if exchange.scan is None:
+            exchange.scan = BodyScan()
+            for earlier in exchange.parts:
+                exchange.scan.feed(earlier)
+        else:
+            exchange.scan.feed(piece)
+    except BodyScanError as error:
+        raise Refusal("invalid_json", f"The body is not a JSON object: {error}.") from error
+
+
 def classify(exchange: Exchange) -> None:
     """Decode the top level of the body and check what the gateway relies on."""
     _check_media_type(exchange.head)
-    parts = exchange.parts
-    body = exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
-    parts.clear()
-    chat = exchange.chat = decode_chat(body)
+    if exchange.scan is None:
+        parts = exchange.parts
+        body = exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        chat = exchange.chat = decode_chat(body)
+        span = string_span(body, "model")
+        exchange.input_estimate = estimate_input_tokens(body)
+    else:
+        chat, span = _decode_scanned(exchange, exchange.scan)
     if not chat.model:
         raise Refusal("invalid_request", "`model` is missing: name one of GET /v1/models.", param="model")
     if len(chat.model) > MAX_MODEL_LENGTH:
         raise Refusal("invalid_request", f"`model` is longer than {MAX_MODEL_LENGTH} characters.", param="model")
-    span = string_span(body, "model")
     if span is None:
         raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
     exchange.model_span = span
-    if not bytes(chat.messages).startswith(b"["):
+    if memoryview(chat.messages)[:1].tobytes() != b"[":
         raise Refusal("invalid_request", "`messages` must be an array.", param="messages")
     for name, value in (
         ("max_tokens", chat.max_tokens),
@@ -69,6 +89,17 @@ def classify(exchange: Exchange) -> None:
     ):
         if value is not None and value < 1:
             raise Refusal("invalid_request", f"`{name}` must be at least 1.", param=name)
+
+
+def _decode_scanned(exchange: Exchange, scan: BodyScan) -> tuple[ChatRequest, tuple[int, int] | None]:
+    try:
+        scan.finish()
+    except BodyScanError as error:
+        raise Refusal("invalid_json", f"The body is not a JSON object: {error}.") from error
+    chat = exchange.chat = decode_chat(scan.skeleton())
+    exchange.input_estimate = -(-(scan.size - scan.base64_bytes) // BYTES_PER_TOKEN) + TOKENS_PER_IMAGE * scan.images
+    model = scan.only("model")
+    return chat, None if model is None else (model.start, model.end)
 
 
 def _check_media_type(head: dict[bytes, bytes]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sluicegate.edge.mirrors.view import Principal
     from sluicegate.edge.phases.classify import ChatRequest
     from sluicegate.edge.phases.relay import Relay
+    from sluicegate.edge.wire.body_scan import BodyScan
 
 
 class Client(Protocol):
@@ -62,6 +63,7 @@ class Exchange:
         "received_bytes",
         "relay",
         "request_id",
+        "scan",
         "started_at_us",
         "started_ns",
         "state",
@@ -93,7 +95,9 @@ class Exchange:
         self.started_ns = time.monotonic_ns()
         self.request_id = uuid7_text(self.started_at_us)
         self.state: Literal["waiting", "receiving", "running", "ended"] = "waiting"
+        # A small body is joined when it is whole; a large one is scanned as it comes, and stays in its parts.
         self.parts: list[bytes] = []
+        self.scan: BodyScan | None = None
         self.received_bytes = 0
         self.held_bytes = 0
         self.is_whole = False

@@ -10,7 +10,7 @@ request: the relay, a refusal, the client going away, a stop.
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.admit import admit
 from sluicegate.edge.phases.authenticate import authenticate
-from sluicegate.edge.phases.classify import classify
+from sluicegate.edge.phases.classify import classify, scan_ahead
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.refuse import fail, refuse
 from sluicegate.edge.phases.relay import Relay
@@ -24,6 +24,16 @@ def begin(exchange: Exchange) -> None:
     exchange.edge.metrics.in_flight += 1
     try:
         authenticate(exchange)
+    except Refusal as refusal:
+        refuse(exchange, refusal)
+    except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
+        fail(exchange)
+
+
+def look_ahead(exchange: Exchange, piece: bytes) -> None:
+    """The body has become large, and this is its next piece."""
+    try:
+        scan_ahead(exchange, piece)
     except Refusal as refusal:
         refuse(exchange, refusal)
     except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there

@@ -24,7 +24,7 @@ from sluicegate.edge.inbound.responses import CLOSE
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.outbound.connection import ProviderConnection
 from sluicegate.edge.outbound.pool import PoolError
-from sluicegate.edge.outbound.request import chat_body, request_head
+from sluicegate.edge.outbound.request import changes_to_chat, request_head
 from sluicegate.edge.phases.answers import Answer
 from sluicegate.edge.phases.answers.document import DocumentAnswer
 from sluicegate.edge.phases.answers.error import ErrorAnswer
@@ -32,6 +32,7 @@ from sluicegate.edge.phases.answers.stream import StreamAnswer
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.refuse import answer_refusal, fail, refuse
 from sluicegate.edge.phases.settle import clean_text, estimated_usage, settle
+from sluicegate.edge.wire.json_splice import replace, replace_in_parts
 from sluicegate.edge.wire.usage import TokenUsage
 
 _LARGE_BODY_BYTES: Final = 64 * 1024
@@ -136,13 +137,17 @@ class Relay:
             and self._may_ask_for_usage
             and not chat.asks_for_usage
         )
-        body = chat_body(exchange.body, chat, exchange.model_span, target, asks_for_usage=self.asks_for_usage)
-        head = request_head(target, exchange.endpoint.provider_path, exchange.query, exchange.head, len(body))
+        changes = changes_to_chat(exchange, chat, target, asks_for_usage=self.asks_for_usage)
         now = self._loop_time()
         self.deadline = now + target.first_byte_timeout_s
         self._total_deadline = now + target.total_timeout_s
         self._connection = connection
-        connection.send(self, head + body)
+        if exchange.scan is None:
+            body = replace(exchange.body, changes)
+            connection.send(self, request_head(target, exchange, len(body)) + body)
+        else:
+            parts = replace_in_parts(exchange.parts, changes)
+            connection.send_parts(self, [request_head(target, exchange, sum(map(len, parts))), *parts])
 
     def fail_attempt(self, refusal: Refusal, status: int | None = None) -> None:
         """This target has failed before anything was sent to the client: try the next, or answer."""

@@ -7,6 +7,8 @@ Limits: a walk costs about 10 ns a byte.
 """
 
 import re
+from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +17,9 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BLANK: Final = b" \t\r\n"
 _decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+Change = tuple[int, int, bytes]
 
 
 class Member(NamedTuple):
@@ -85,8 +90,10 @@ def _skip_blank(body: bytes, at: int) -> int:
     return at
 
 
-def replace(body: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
+def replace(body: bytes, changes: Sequence[Change]) -> bytes:
     """Return `body` with each span [start, end) replaced; spans must not overlap."""
+    if not changes:
+        return body
     parts: list[bytes] = []
     at = 0
     for start, end, value in sorted(changes):
@@ -95,3 +102,28 @@ def replace(body: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
         at = end
     parts.append(body[at:])
     return b"".join(parts)
+
+
+def replace_in_parts(body: Sequence[bytes], changes: Sequence[Change]) -> list[bytes | memoryview]:
+    """Return a body in parts with each span replaced, again in parts: what stays is not copied."""
+    out: list[bytes | memoryview] = []
+    left = deque(sorted(changes))
+    part_start = at = 0
+    for part in body:
+        part_end = part_start + len(part)
+        while left and left[0][0] < part_end:
+            start, end, value = left[0]
+            if at < start:
+                out.append(memoryview(part)[at - part_start : start - part_start])
+            at = max(at, min(end, part_end))
+            if end > part_end:
+                # The rest of what goes is in the next part.
+                left[0] = (part_end, end, value)
+                break
+            out.append(value)
+            left.popleft()
+        if at < part_end:
+            out.append(part if at == part_start else memoryview(part)[at - part_start :])
+            at = part_end
+        part_start = part_end
+    return out
