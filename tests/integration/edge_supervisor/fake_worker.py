@@ -2,13 +2,14 @@
 
 It reads its few settings from the environment itself: it starts many times, and pydantic takes its time.
 It answers each connection with its pid; a request for `/slow` takes `SLOW_S`. Faults: `crash` ends at start,
-`mute` never opens its control socket, `stubborn` ignores SIGTERM.
+`mute` never opens its control socket, `stubborn` ignores SIGTERM, `busy` does something else `BUSY_S` at a time.
 """
 
 import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from sluicegate.edge.metrics import Metrics
@@ -17,6 +18,7 @@ from sluicegate.edge.worker_port import Readiness, follow_supervisor, serve_work
 from sluicegate.runtime.stopping import stop_event
 
 SLOW_S = 1.5
+BUSY_S = 1.2
 
 
 async def main(fault: str) -> None:
@@ -53,6 +55,9 @@ async def main(fault: str) -> None:
         server = await asyncio.start_server(
             serve, sock=bind_shared("127.0.0.1", int(os.environ["SLUICEGATE_EDGE_PORT"]))
         )
+        while fault == "busy" and not stop.is_set():
+            time.sleep(BUSY_S)
+            await asyncio.sleep(0)
         await stop.wait()
         server.close()
         while metrics.in_flight:

@@ -169,6 +169,15 @@ def test_worker_is_killed_and_replaced_when_it_hangs(start_edge: StartEdge) -> N
     assert edge.samples()["worker_restarts_total", "hung"] == 1
 
 
+def test_worker_lives_on_when_it_is_so_busy_that_it_answers_late(start_edge: StartEdge) -> None:
+    edge = start_edge("busy", workers=1, worker_hang_timeout_s=10)
+    (busy,) = edge.pids()
+    for _ in range(2):
+        wait_until(lambda: not edge.is_ready(), edge)
+        wait_until(edge.is_ready, edge)
+    assert edge.pids() == [busy]
+
+
 def test_worker_is_replaced_when_it_never_answers(start_edge: StartEdge) -> None:
     edge = start_edge("mute", wait=False, workers=1, worker_start_timeout_s=1)
     wait_until(lambda: "not_started" in edge.process.log_tail(40), edge)

@@ -1,7 +1,8 @@
 """One place for a worker: starts a process in it, pings it, ends it when it hangs, replaces it when it is gone.
 
 `SO_REUSEPORT` keeps sending clients to a worker that hangs, so a silent one is killed: a killed worker
-costs its open streams, a hung one every client that the kernel gives it.
+costs its open streams, a hung one every client that the kernel gives it. A busy one is not silent: it
+answers late, so a ping is waited for as long as a worker may be silent, and not asked again meanwhile.
 """
 
 import asyncio
@@ -20,10 +21,11 @@ from sluicegate.edge.worker_port import DRAIN, PING, SNAPSHOT, WorkerState
 from sluicegate.runtime.logs import get_logger
 
 PING_EVERY_S: Final = 1.0
+# Silent for this long, it is shown as not ready; asked again at last, it gets no more than this.
 _PING_TIMEOUT_S: Final = 1.0
 _STARTING_PING_EVERY_S: Final = 0.1
 # A supervisor that was itself stopped for a while finds every worker silent, once: ask again before killing.
-_MIN_MISSES: Final = 3
+_MIN_MISSES: Final = 2
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 10.0
 # A worker that lived this long did not die of its start: the next one comes at once.
@@ -155,14 +157,14 @@ class WorkerSlot:
         """Ping until the worker is to stop or has been silent for too long: then kill it."""
         heard_s, misses, is_started = time.monotonic(), 0, False
         while not self._stopping.is_set():
-            state = await self._ask(PING, WorkerState, _PING_TIMEOUT_S)
+            limit_s = self._limits.hang_timeout_s if is_started else self._limits.start_timeout_s
+            left_s = heard_s + limit_s - time.monotonic()
+            state = await self._ping(max(left_s, _PING_TIMEOUT_S))
             if state is not None:
                 self.state, heard_s, misses, is_started = state, time.monotonic(), 0, True
             else:
                 misses += 1
-                if self.state is not None:
-                    self.state = msgspec.structs.replace(self.state, ready=False, detail="does not answer")
-                limit_s = self._limits.hang_timeout_s if is_started else self._limits.start_timeout_s
+                self._mark_silent()
                 silent_s = time.monotonic() - heard_s
                 if misses >= _MIN_MISSES and silent_s >= limit_s and not self._stopping.is_set():
                     self._end_reason = "hung" if is_started else "not_started"
@@ -171,6 +173,17 @@ class WorkerSlot:
                     return
             is_settled = self.state is not None and (self.state.ready or misses > 0)
             await asyncio.sleep(PING_EVERY_S if is_settled else _STARTING_PING_EVERY_S)
+
+    async def _ping(self, timeout_s: float) -> WorkerState | None:
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(self._ask(PING, WorkerState, timeout_s))
+            if not (await asyncio.wait({asking}, timeout=_PING_TIMEOUT_S))[0]:
+                self._mark_silent()
+        return asking.result()
+
+    def _mark_silent(self) -> None:
+        if self.state is not None:
+            self.state = msgspec.structs.replace(self.state, ready=False, detail="does not answer")
 
     async def _ask(self, command: bytes, kind: type[Answer], timeout_s: float) -> Answer | None:
         """Return the worker's answer, or None when none came in time."""
