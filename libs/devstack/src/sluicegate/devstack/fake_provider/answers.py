@@ -266,17 +266,17 @@ def _chunk(data: bytes) -> bytes:
 def _writes(frames: Iterator[_Frame], knobs: Knobs) -> Iterator[Step]:
     """The frames as writes. What is no event (usage, [DONE], the last chunk) leaves with the event before it."""
     sent = 0
-    pending = b""
+    pending: list[bytes] = []
     one_by_one = _is_one_by_one(knobs)
     for frame in frames:
         if frame.is_event and pending and one_by_one:
-            yield from _step(pending, sent, knobs)
-            pending = b""
+            yield from _step(b"".join(pending), sent, knobs)
+            pending.clear()
         if frame.is_event:
             sent += 1
-        pending += frame.data
+        pending.append(frame.data)
     if pending:
-        yield from _step(pending, sent, knobs)
+        yield from _step(b"".join(pending), sent, knobs)
 
 
 def _step(data: bytes, sent: int, knobs: Knobs) -> Iterator[Step]:
