@@ -112,6 +112,42 @@ async def test_query_reaches_the_provider(edge: EdgeUnderTest, provider: FakePro
     assert provider.calls.recent[0].target == b"/v1/chat/completions?a=1&b=%20"
 
 
+@pytest.mark.parametrize("padding", ["", "x" * 400_000], ids=["small", "large"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"model":"gpt-4","messages":[]', b'{"model":%b,"messages":[]'),
+        (b'{"model":"","messages":[]', b'{"model":%b,"messages":[]'),
+        (b' { "messages":[]', b' {"model":%b, "messages":[]'),
+        (b'{"messages":[{"model":"x"}]', b'{"model":%b,"messages":[{"model":"x"}]'),
+        (b'{"mode\\u006c":"fake-gpt","messages":[]', b'{"mode\\u006c":%b,"messages":[]'),
+    ],
+)
+async def test_model_of_an_azure_path_wins(
+    edge: EdgeUnderTest, provider: FakeProvider, before: bytes, after: bytes, padding: str, stream: bool
+) -> None:
+    edge.put_model("fake-gpt")
+    more = b',"padding":"%b","stream":%b}' % (padding.encode(), b"true" if stream else b"false")
+    path = "/openai/deployments/fake-gpt/chat/completions?api-version=2026-01-01"
+    async with edge.client() as client:
+        assert (await client.ask(post(None, key=edge.key, body=before + more, path=path))).status == 200
+    value = b'"fake-gpt","stream_options":{"include_usage":true}' if stream else b'"fake-gpt"'
+    call = provider.calls.recent[0]
+    expected = (after % value) + more
+    assert call.length == len(expected)
+    assert call.body == expected[: len(call.body)]
+    assert call.target == b"/v1/chat/completions"
+    assert edge.records[0].requested_model == "fake-gpt"
+
+
+async def test_azure_sdk_talks_through(edge: EdgeUnderTest) -> None:
+    url = f"http://127.0.0.1:{edge.port}"
+    async with openai.AsyncAzureOpenAI(azure_endpoint=url, api_key=edge.key, api_version="2026-01-01") as client:
+        answer = await client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "x"}])
+    assert answer.choices[0].message.content == WORDS
+
+
 # What the client gets.
 
 

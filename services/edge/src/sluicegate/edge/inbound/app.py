@@ -7,7 +7,14 @@ from typing import Any, Final
 from sluicegate.contracts.catalogue import Model, Route
 from sluicegate.edge.edge import Edge
 from sluicegate.edge.errors import Refusal
-from sluicegate.edge.inbound.paths import DATA_PLANE, MODELS, MODELS_PREFIXES, dialect_of, is_unsupported
+from sluicegate.edge.inbound.paths import (
+    DATA_PLANE,
+    MODELS,
+    MODELS_PREFIXES,
+    deployment_of,
+    dialect_of,
+    is_unsupported,
+)
 from sluicegate.edge.phases.authenticate import authenticate
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.settle import settle, settle_refused
@@ -106,7 +113,7 @@ def _model_id(scope: Scope) -> str:
 
 
 def _no_such(path: str, raw_path: bytes) -> Refusal:
-    if raw_path in DATA_PLANE:
+    if raw_path in DATA_PLANE or deployment_of(raw_path):
         return Refusal("method_not_allowed", f"{path} takes POST.", allow="POST")
     if is_unsupported(path):
         return Refusal("endpoint_not_supported", f"The gateway does not serve {path}.")

@@ -1,6 +1,7 @@
-"""Which paths exist, under which names, and what they are. Data only."""
+"""Which paths exist, under which names, and what they are."""
 
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from sluicegate.edge.errors import Dialect
 
@@ -20,6 +21,10 @@ MODELS: Final = Endpoint("models", "openai", b"/models")
 DATA_PLANE: Final[dict[bytes, Endpoint]] = {
     prefix + b"/chat/completions": CHAT for prefix in (b"/v1", b"", b"/openai/v1")
 }
+
+# Azure's SDK names the model in the path: /openai/deployments/{alias}/chat/completions.
+_DEPLOYMENTS: Final = b"/openai/deployments/"
+_CHAT_SUFFIX: Final = b"/chat/completions"
 
 MODELS_PREFIXES: Final = ("/v1/models", "/models", "/openai/v1/models")
 
@@ -47,6 +52,13 @@ _UNSUPPORTED: Final = (
     "vector_stores",
     "videos",
 )
+
+
+def deployment_of(path: bytes) -> str | None:
+    """Return the alias in the path of a chat request as Azure's SDK sends it; None: it is another path."""
+    if not (path.startswith(_DEPLOYMENTS) and path.endswith(_CHAT_SUFFIX)):
+        return None
+    return unquote(path[len(_DEPLOYMENTS) : -len(_CHAT_SUFFIX)].decode("ascii", "replace")) or None
 
 
 def plain_path(path: str) -> str:

@@ -34,7 +34,7 @@ from uvicorn.server import ServerState
 from sluicegate.contracts.ids import uuid7_text
 from sluicegate.edge.edge import Edge
 from sluicegate.edge.errors import Refusal
-from sluicegate.edge.inbound.paths import DATA_PLANE
+from sluicegate.edge.inbound.paths import CHAT, DATA_PLANE, deployment_of
 from sluicegate.edge.inbound.responses import CONTINUE, render_refusal
 from sluicegate.edge.phases import order
 from sluicegate.edge.phases.classify import LARGE_BODY_BYTES
@@ -210,16 +210,22 @@ class EdgeProtocol(HttpToolsProtocol):
         path, _, query = self.url.partition(b"?")
         if not path.startswith(b"/") or b"#" in self.url:
             path, query = self._parsed_target()
-        endpoint = DATA_PLANE.get(path) if self.parser.get_method() == b"POST" else None
-        if endpoint is None:
+        endpoint, deployment = None, None
+        if self.parser.get_method() == b"POST":
+            endpoint = DATA_PLANE.get(path)
+            if endpoint is None:
+                deployment = deployment_of(path)
+        if endpoint is None and deployment is None:
             self._begin_asgi()
             return
         exchange = Exchange(
             self.edge,
             self,
-            endpoint,
+            endpoint or CHAT,
             head,
-            query,
+            # Azure's query is not the provider's.
+            b"" if deployment else query,
+            deployment=deployment,
             keeps_alive=self.parser.should_keep_alive() and not is_http10,
             is_http10=is_http10,
         )

@@ -46,9 +46,13 @@ def changes_to_chat(exchange: Exchange, chat: ChatRequest, target: Target, *, as
             value += _ASK
         else:
             changes.append(in_place)
-    elif chat.model == target.model_name:
+    elif chat.model == target.model_name and exchange.deployment is None:
         return changes
-    changes.append((*exchange.model_span, value))
+    if exchange.model_span is None:
+        start = (exchange.body or exchange.parts[0]).index(b"{") + 1
+        changes.append((start, start, b'"model":%b,' % value))
+    else:
+        changes.append((*exchange.model_span, value))
     return changes
 
 

@@ -4,14 +4,15 @@ Everything else in the body is the provider's business and passes as bytes.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.exchange import Exchange
-from sluicegate.edge.wire.body_scan import BodyScan, BodyScanError
-from sluicegate.edge.wire.json_splice import string_span
+from sluicegate.edge.wire.body_scan import BodyScan, BodyScanError, ScannedMember
+from sluicegate.edge.wire.json_splice import Member, members, string_span
 from sluicegate.edge.wire.usage import BYTES_PER_TOKEN
 
 MAX_MODEL_LENGTH: Final = 256
@@ -64,22 +65,13 @@ def scan_ahead(exchange: Exchange, piece: bytes) -> None:
 def classify(exchange: Exchange) -> None:
     """Decode the top level of the body and check what the gateway relies on."""
     _check_media_type(exchange.head)
-    if exchange.scan is None:
-        parts = exchange.parts
-        body = exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
-        chat = exchange.chat = decode_chat(body)
-        span = string_span(body, "model")
-        exchange.input_estimate = estimate_input_tokens(body)
-    else:
-        chat, span = _decode_scanned(exchange, exchange.scan)
-    if not chat.model:
+    chat = exchange.chat = _decode_body(exchange) if exchange.scan is None else _decode_scanned(exchange, exchange.scan)
+    if exchange.deployment is not None:
+        chat.model = exchange.deployment
+    elif not chat.model:
         raise Refusal("invalid_request", "`model` is missing: name one of GET /v1/models.", param="model")
     if len(chat.model) > MAX_MODEL_LENGTH:
         raise Refusal("invalid_request", f"`model` is longer than {MAX_MODEL_LENGTH} characters.", param="model")
-    if span is None:
-        raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
-    exchange.model_span = span
     if memoryview(chat.messages)[:1].tobytes() != b"[":
         raise Refusal("invalid_request", "`messages` must be an array.", param="messages")
     for name, value in (
@@ -91,15 +83,35 @@ def classify(exchange: Exchange) -> None:
             raise Refusal("invalid_request", f"`{name}` must be at least 1.", param=name)
 
 
-def _decode_scanned(exchange: Exchange, scan: BodyScan) -> tuple[ChatRequest, tuple[int, int] | None]:
+def _decode_body(exchange: Exchange) -> ChatRequest:
+    parts = exchange.parts
+    body = exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
+    parts.clear()
+    chat = decode_chat(body)
+    exchange.input_estimate = estimate_input_tokens(body)
+    exchange.model_span = string_span(body, "model") if chat.model else None
+    if exchange.model_span is None:
+        exchange.model_span = _only_place(members(body))
+    return chat
+
+
+def _decode_scanned(exchange: Exchange, scan: BodyScan) -> ChatRequest:
     try:
         scan.finish()
     except BodyScanError as error:
         raise Refusal("invalid_json", f"The body is not a JSON object: {error}.") from error
-    chat = exchange.chat = decode_chat(scan.skeleton())
+    chat = decode_chat(scan.skeleton())
     exchange.input_estimate = -(-(scan.size - scan.base64_bytes) // BYTES_PER_TOKEN) + TOKENS_PER_IMAGE * scan.images
-    model = scan.only("model")
-    return chat, None if model is None else (model.start, model.end)
+    exchange.model_span = _only_place(scan.members)
+    return chat
+
+
+def _only_place(found: Sequence[Member | ScannedMember]) -> tuple[int, int] | None:
+    """Return where `model` stands. Refusal: twice, for two readers of one body may take different ones."""
+    places = [(member.start, member.end) for member in found if member.name == "model"]
+    if len(places) > 1:
+        raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
+    return places[0] if places else None
 
 
 def _check_media_type(head: dict[bytes, bytes]) -> None:

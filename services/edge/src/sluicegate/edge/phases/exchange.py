@@ -36,7 +36,10 @@ class Client(Protocol):
 
 
 class Exchange:
-    """One request and its answer. `started_ns` is a monotonic clock, `started_at_us` is the wall clock."""
+    """One request and its answer. `started_ns` is a monotonic clock, `started_at_us` is the wall clock.
+
+    `deployment`: the model, where the path names it. `model_span`: its place in the body; None: it has none there.
+    """
 
     __slots__ = (
         "admitted",
@@ -44,6 +47,7 @@ class Exchange:
         "body",
         "chat",
         "client",
+        "deployment",
         "edge",
         "endpoint",
         "first_token_ns",
@@ -80,6 +84,7 @@ class Exchange:
         head: dict[bytes, bytes],
         query: bytes,
         *,
+        deployment: str | None = None,
         keeps_alive: bool,
         is_http10: bool,
     ) -> None:
@@ -88,6 +93,7 @@ class Exchange:
         self.endpoint = endpoint
         self.head = head
         self.query = query
+        self.deployment = deployment
         self.keeps_alive = keeps_alive
         self.is_http10 = is_http10
         now_ns = time.time_ns()
@@ -104,7 +110,7 @@ class Exchange:
         self.body = b""
         self.principal: Principal | None = None
         self.chat: ChatRequest | None = None
-        self.model_span = (0, 0)
+        self.model_span: tuple[int, int] | None = None
         self.input_estimate = 0
         self.targets: tuple[Target, ...] = ()
         self.target: Target | None = None

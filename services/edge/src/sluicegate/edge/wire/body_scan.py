@@ -116,11 +116,6 @@ class BodyScan:
             raise BodyScanError("it is truncated")
         self._check_text(b"", is_last=True)
 
-    def only(self, name: str) -> ScannedMember | None:
-        """Return the only member of that name; None: there is none, or more than one."""
-        found = [member for member in self.members if member.name == name]
-        return found[0] if len(found) == 1 else None
-
     def skeleton(self) -> bytes:
         """Return the object with its large values emptied: small enough to decode at once."""
         return b"{%b}" % b",".join(
