@@ -158,6 +158,14 @@ class EdgeUnderTest:
             EdgeProtocol(config=self.config, server_state=self.server.server_state, app_state={"edge": self.edge})
         )
 
+    async def start_parts(self, state: dict[str, Any]) -> None:
+        """Build the edge without its server, and put it where the protocol class looks for it."""
+        state["edge"] = await self._start()
+
+    async def stop_parts(self) -> None:
+        """End what `start_parts` began."""
+        await self._stop()
+
     # The server
 
     async def _start(self) -> Edge:
