@@ -109,7 +109,7 @@ def test_string_is_found_when_it_is_the_only_member_of_its_name(case: tuple[byte
     # The edge asks only once the body was decoded, with a string as its model.
     if not spans or any(body[start : start + 1] != b'"' for start, _ in spans):
         return
-    assert string_span(body, "model") == (spans[0] if len(spans) == 1 else None)
+    assert string_span(body, b"model") == (spans[0] if len(spans) == 1 else None)
 
 
 @given(bodies(), st.text(st.characters(codec="utf-8"), max_size=5))
@@ -152,7 +152,7 @@ def test_replace_in_parts_is_replace(body: bytes, cuts: list[int], bounds: list[
     ],
 )
 def test_string_is_found_beside_decoys(body: bytes, expected: bytes) -> None:
-    span = string_span(body, "model")
+    span = string_span(body, b"model")
     assert span is not None
     assert body[span[0] : span[1]] == b'"' + expected + b'"'
 
@@ -167,4 +167,4 @@ def test_string_is_found_beside_decoys(body: bytes, expected: bytes) -> None:
     ],
 )
 def test_string_is_not_found_when_its_name_stands_there_twice(body: bytes) -> None:
-    assert string_span(body, "model") is None
+    assert string_span(body, b"model") is None

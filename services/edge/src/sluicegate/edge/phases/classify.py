@@ -89,7 +89,7 @@ def _decode_body(exchange: Exchange) -> ChatRequest:
     parts.clear()
     chat = decode_chat(body)
     exchange.input_estimate = estimate_input_tokens(body)
-    exchange.model_span = string_span(body, "model") if chat.model else None
+    exchange.model_span = string_span(body, b"model") if chat.model else None
     if exchange.model_span is None:
         exchange.model_span = _only_place(members(body))
     return chat

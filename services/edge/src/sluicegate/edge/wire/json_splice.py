@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BLANK: Final = b" \t\r\n"
+_STRING_VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
@@ -65,35 +64,34 @@ def members(body: bytes) -> list[Member]:
 
 def may_hide_names(body: bytes) -> bool:
     """Tell whether a small letter or `_` is written as an escape anywhere, so that a name could hide from a search."""
-    return b"\\u006" in body or b"\\u007" in body or b"\\u005" in body
+    return b"\\u00" in body and (b"\\u006" in body or b"\\u007" in body or b"\\u005" in body)
 
 
-def string_span(body: bytes, name: str) -> tuple[int, int] | None:
+def string_span(body: bytes, name: bytes) -> tuple[int, int] | None:
     """Return where the string value of the only top-level member `name` stands, quotes included.
 
     None: the name stands there more than once, so that two readers could take different values.
     """
-    quoted = b'"' + name.encode() + b'"'
+    quoted = b'"%b"' % name
     at = body.find(quoted)
-    if at >= 0 and body.find(quoted, at + 1) < 0 and not may_hide_names(body):
-        colon = _skip_blank(body, at + len(quoted))
-        value = _STRING.match(body, _skip_blank(body, colon + 1))
-        if value is not None:
-            return value.span()
-    spans = [(member.start, member.end) for member in members(body) if member.name == name]
+    if at >= 0:
+        end = at + len(quoted)
+        if body.find(quoted, end) < 0 and not may_hide_names(body):
+            value = _STRING_VALUE.match(body, end)
+            if value is not None:
+                return value.span(1)
+    text = name.decode()
+    spans = [(member.start, member.end) for member in members(body) if member.name == text]
     return spans[0] if len(spans) == 1 else None
-
-
-def _skip_blank(body: bytes, at: int) -> int:
-    while body[at : at + 1] and body[at : at + 1] in _BLANK:
-        at += 1
-    return at
 
 
 def replace(body: bytes, changes: Sequence[Change]) -> bytes:
     """Return `body` with each span [start, end) replaced; spans must not overlap."""
     if not changes:
         return body
+    if len(changes) == 1:
+        start, end, value = changes[0]
+        return b"".join((body[:start], value, body[end:]))
     parts: list[bytes] = []
     at = 0
     for start, end, value in sorted(changes):
