@@ -15,6 +15,7 @@ from sluicegate.contracts.catalogue import Route, Target
 from sluicegate.devstack.edge_process import EdgeUnderTest, until
 from sluicegate.devstack.fake_provider.server import FakeProvider, running
 from sluicegate.devstack.raw_http import Response, chat
+from sluicegate.edge.wire.chat_stream import ChatStreamScan
 
 
 async def ask(edge: EdgeUnderTest, knobs: str = "", **more: Any) -> Response:
@@ -126,6 +127,24 @@ async def test_stream_is_broken_without_done_when_it_did_not_finish(edge: EdgeUn
         edge.put_provider(base_url=url)
         assert error_of(await ask(edge, stream=True))["code"] == "stream_interrupted"
     assert (await edge.record()).outcome == "stream_interrupted"
+
+
+async def test_stream_ends_with_an_error_frame_when_the_gateway_has_a_fault(
+    edge: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = ChatStreamScan.feed
+
+    def broken(scan: ChatStreamScan, data: bytes) -> bytes:
+        if b"own" in data:
+            raise ValueError("a bug")
+        return feed(scan, data)
+
+    monkeypatch.setattr(ChatStreamScan, "feed", broken)
+    async with edge.client() as client:
+        response = await client.ask(chat("write=each", key=edge.key, stream=True))
+        assert error_of(response)["code"] == "stream_interrupted"
+        assert (await client.ask(chat(key=edge.key))).status == 200
+    assert [record.outcome for record in edge.records] == ["stream_interrupted", "success"]
 
 
 async def test_event_that_is_no_json_passes(edge: EdgeUnderTest) -> None:

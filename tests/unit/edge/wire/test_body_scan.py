@@ -127,4 +127,4 @@ def test_base64_is_counted_when_cut_anywhere() -> None:
     for at in range(len(body) + 1):
         for also in (at, min(at + 5, len(body))):
             found = scan([body[:at], body[at:also], body[also:]])
-            assert (found.images, found.base64_bytes) == (3, 10), (at, also)
+            assert (found.images, found.base64_bytes) == (3, 10 + 3 * 8), (at, also)

@@ -13,6 +13,7 @@ provider's socket; the provider's idle time then does not count.
 Deadlines are a number that a sweep compares four times a second (`inbound.deadlines`): no timer per request.
 """
 
+import contextlib
 import time
 from asyncio import Task
 from collections.abc import Mapping
@@ -34,7 +35,9 @@ from sluicegate.edge.phases.refuse import answer_refusal, fail, refuse
 from sluicegate.edge.phases.settle import clean_text, estimated_usage, settle
 from sluicegate.edge.wire.json_splice import replace, replace_in_parts
 from sluicegate.edge.wire.usage import TokenUsage
+from sluicegate.runtime.logs import get_logger
 
+_log = get_logger(__name__)
 _LARGE_BODY_BYTES: Final = 64 * 1024
 _PASSED_ANSWER_HEADERS: Final = (b"openai-processing-ms", b"openai-version")
 _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
@@ -124,8 +127,7 @@ class Relay:
             self.fail_attempt(Refusal(code, f"{self.name} cannot be reached: {error}."))
         except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
             self._opening = None
-            self.close()
-            fail(self.exchange)
+            self._fail()
 
     def _send(self, connection: ProviderConnection) -> None:
         exchange, target, chat = self.exchange, self._target, self.exchange.chat
@@ -203,8 +205,7 @@ class Relay:
                 self.deadline = min(self._loop_time() + self._target.idle_timeout_s, self._total_deadline)
             answer.take(data, is_end=is_end)
         except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
-            self.close()
-            fail(self.exchange)
+            self._fail()
 
     def on_lost(self, connection: ProviderConnection, reason: str) -> None:
         """The provider's connection broke before the answer's end."""
@@ -219,8 +220,18 @@ class Relay:
             else:
                 self.fail_attempt(Refusal("provider_error", f"{self.name} {reason}."))
         except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
-            self.close()
-            fail(self.exchange)
+            self._fail()
+
+    def _fail(self) -> None:
+        """Hide a fault of our own from the client as far as that can be done; called from an except block."""
+        answer, exchange = self._answer, self.exchange
+        if answer is not None and exchange.has_answer_begun and not exchange.is_settled:
+            _log.exception("an answer failed on a fault of the gateway", request_id=exchange.request_id)
+            with contextlib.suppress(Exception):  # what is left is to cut the connection, below
+                answer.break_off("sent what the gateway could not handle")
+                return
+        self.close()
+        fail(exchange)
 
     def _begin_answer(self, connection: ProviderConnection) -> Answer:
         self.first_byte_ns = time.monotonic_ns()

@@ -260,6 +260,7 @@ class BodyScan:
         at = text.find(_BASE64)
         while at >= 0:
             self.images += 1
+            self.base64_bytes += len(_BASE64)
             start = at + len(_BASE64)
             end = text.find(b'"', start)
             if end < 0:

@@ -24,3 +24,6 @@ class Answer(Protocol):
 
     def stop(self) -> None:
         """The process ends now."""
+
+    def break_off(self, reason: str) -> None:
+        """End an answer that has begun to leave, in the way its client understands."""

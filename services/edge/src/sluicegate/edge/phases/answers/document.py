@@ -53,7 +53,7 @@ class DocumentAnswer:
 
     def lose(self, reason: str) -> None:
         if self._exchange.has_answer_begun:
-            self._break()
+            self.break_off(reason)
         else:
             self._relay.fail_attempt(
                 Refusal("provider_error", f"{self._relay.name} {reason}."), self._connection.status
@@ -61,7 +61,7 @@ class DocumentAnswer:
 
     def expire(self) -> None:
         if self._exchange.has_answer_begun:
-            self._break()
+            self.break_off("sent nothing for too long")
         else:
             refusal = Refusal("provider_timeout", f"{self._relay.name} sent nothing for too long.")
             self._relay.fail_attempt(refusal, self._connection.status)
@@ -71,9 +71,23 @@ class DocumentAnswer:
 
     def stop(self) -> None:
         if self._exchange.has_answer_begun:
-            self._break()
+            self.break_off("was still answering when the gateway had to stop")
         else:
             self._relay.end_stopped(self._partial_usage(), "partial")
+
+    def break_off(self, reason: str) -> None:  # noqa: ARG002 - a document has no place for a reason
+        exchange = self._exchange
+        self._relay.note_attempt(self._connection.status)
+        settle(
+            exchange,
+            outcome="stream_interrupted",
+            status=self._connection.status,
+            error_code="stream_interrupted",
+            usage=self._partial_usage(),
+            usage_source="partial",
+        )
+        self._relay.close()
+        exchange.client.abort()
 
     def _complete(self) -> None:
         exchange, connection, relay = self._exchange, self._connection, self._relay
@@ -118,21 +132,6 @@ class DocumentAnswer:
         settle(exchange, outcome="success", status=self._connection.status, usage=usage, usage_source=source)
         exchange.client.finish(exchange, self._framed(data) + (b"" if exchange.is_http10 else LAST_CHUNK))
         relay.release()
-
-    def _break(self) -> None:
-        """A document broke off that had begun to pass."""
-        exchange = self._exchange
-        self._relay.note_attempt(self._connection.status)
-        settle(
-            exchange,
-            outcome="stream_interrupted",
-            status=self._connection.status,
-            error_code="stream_interrupted",
-            usage=self._partial_usage(),
-            usage_source="partial",
-        )
-        self._relay.close()
-        exchange.client.abort()
 
     def _partial_usage(self) -> TokenUsage:
         return estimated_usage(self._exchange, tokens_of_bytes(self._bytes))

@@ -55,6 +55,9 @@ class ErrorAnswer:
     def stop(self) -> None:
         self._relay.end_stopped(estimated_usage(self._relay.exchange, 0), "partial")
 
+    def break_off(self, reason: str) -> None:
+        raise AssertionError(f"an error leaves whole or not at all: {reason}")
+
     def _judge(self, body: bytes) -> None:
         status, relay = self._connection.status, self._relay
         if status == 400 and relay.asks_for_usage and b"stream_options" in body:

@@ -91,10 +91,13 @@ class StreamAnswer:
         if self._is_lingering:
             self._settle_cancelled()
         elif self._exchange.has_answer_begun:
-            self._break(b"", "was still answering when the gateway had to stop")
+            self.break_off("was still answering when the gateway had to stop")
         else:
             usage, source = self._usage(is_complete=False)
             self._relay.end_stopped(usage, source)
+
+    def break_off(self, reason: str) -> None:
+        self._break(b"", reason)
 
     # On the way
 

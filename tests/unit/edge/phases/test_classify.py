@@ -1,0 +1,62 @@
+"""What is read of a request, and what its input is estimated at."""
+
+import pytest
+
+from sluicegate.edge.errors import Refusal
+from sluicegate.edge.phases.authenticate import credential_of
+from sluicegate.edge.phases.classify import TOKENS_PER_IMAGE, decode_chat, estimate_input_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", 0),
+        (b"12345678", 2),
+        (b"123456789", 3),
+        (b'"data:image/png;base64,' + b"A" * 4_000 + b'"', TOKENS_PER_IMAGE + 4),
+        (b'"x;base64,AA","y;base64,BB"', 2 * TOKENS_PER_IMAGE + 2),
+    ],
+)
+def test_input_is_a_quarter_of_its_bytes_and_images_count_the_same(body: bytes, expected: int) -> None:
+    assert estimate_input_tokens(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        (b"[]", "invalid_json", None),
+        (b'{"model":1}', "invalid_request", "model"),
+        (b'{"stream_options":{"include_usage":1}}', "invalid_request", "stream_options.include_usage"),
+        (b'{"a":"\xff"}', "invalid_json", None),
+        (b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "invalid_json", None),
+        (b'{"max_tokens":1e400}', "invalid_request", "max_tokens"),
+    ],
+)
+def test_refusal_names_the_field(body: bytes, code: str, param: str | None) -> None:
+    with pytest.raises(Refusal) as raised:
+        decode_chat(body)
+    assert (raised.value.code, raised.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({b"authorization": b"Bearer k"}, b"k"),
+        ({b"authorization": b"bearer   k "}, b"k"),
+        ({b"x-api-key": b"k"}, b"k"),
+        ({b"api-key": b"k"}, b"k"),
+        ({b"authorization": b"Bearer k", b"x-api-key": b"other"}, b"k"),
+        ({b"authorization": b"Basic eA==", b"api-key": b"k"}, b"k"),
+        ({b"authorization": b"Bearer ", b"x-api-key": b"k"}, b"k"),
+        ({b"x-api-key": b"", b"api-key": b"k"}, b"k"),
+    ],
+)
+def test_key_is_found_wherever_an_sdk_puts_it(head: dict[bytes, bytes], expected: bytes) -> None:
+    assert credential_of(head) == expected
+
+
+@pytest.mark.parametrize("head", [{}, {b"authorization": b""}, {b"authorization": b"Bearer"}, {b"authorization": b"k"}])
+def test_key_is_missing_when_none_is_sent(head: dict[bytes, bytes]) -> None:
+    with pytest.raises(Refusal) as raised:
+        credential_of(head)
+    assert raised.value.code == "missing_key"
