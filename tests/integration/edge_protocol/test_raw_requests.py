@@ -341,6 +341,7 @@ def check_form(response: Response) -> None:
         assert response.headers == []
         return
     assert response.header("x-request-id")
+    assert response.header("date")
     assert response.header("server") is None
     if response.status == 405:
         assert response.header("allow")

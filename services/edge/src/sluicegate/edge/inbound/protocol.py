@@ -505,7 +505,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _refuse_now(self, refusal: Refusal) -> None:
         self.edge.metrics.count_request("none", refusal.status, "rejected")
-        self.write(render_refusal(refusal, "openai", uuid7_text(), keep_alive=False))
+        self.write(render_refusal(refusal, "openai", uuid7_text(), self.edge.date, keep_alive=False))
         self._linger()
 
     def _head_too_large(self) -> Refusal:

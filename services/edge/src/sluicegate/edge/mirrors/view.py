@@ -105,7 +105,10 @@ class View:
             return
         before = known.pop(record_id, None)
         if isinstance(before, Route):
-            self._routes[before.tenant, before.alias].pop(before.id, None)
+            candidates = self._routes[before.tenant, before.alias]
+            candidates.pop(before.id, None)
+            if not candidates:
+                del self._routes[before.tenant, before.alias]
         if record is not None:
             known[record_id] = record
             if isinstance(record, Route):

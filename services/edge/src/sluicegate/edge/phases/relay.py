@@ -167,6 +167,7 @@ class Relay:
         if len(self.exchange.targets) > 1 and failure.code != "provider_rate_limited":
             failure = Refusal("all_providers_failed", f"Every target failed. The last one: {failure.message}")
         self._is_over = True
+        self._answer = None
         refuse(self.exchange, failure)
 
     def ask_without_usage(self, status: int) -> None:
@@ -326,6 +327,8 @@ class Relay:
     def release(self) -> None:
         """The answer is whole: its connection can be used again."""
         self._is_over = True
+        # The two refer to each other, and what refers in circles waits for the collector.
+        self._answer = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.detach()
@@ -333,6 +336,7 @@ class Relay:
     def close(self) -> None:
         """The relay ends, whatever the provider still sends."""
         self._is_over = True
+        self._answer = None
         self._drop_connection()
 
     def end_cancelled(self, status: int | None, usage: TokenUsage | None, source: UsageSource) -> None:
