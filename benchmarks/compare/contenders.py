@@ -140,9 +140,9 @@ def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:
 
 
 @contextmanager
-def started_stack(provider_url: str, folder: Path) -> Iterator[Stack]:
-    """A whole stack of its own, with one edge process, taken down at the end."""
-    own = OwnStack(folder / "stack", ["--edge-workers", "1", "--provider-url", provider_url])
+def started_stack(provider_url: str, folder: Path, *, edge_workers: int = 1) -> Iterator[Stack]:
+    """A whole stack of its own, taken down at the end."""
+    own = OwnStack(folder / "stack", ["--edge-workers", str(edge_workers), "--provider-url", provider_url])
     try:
         yield own.start()
     finally:
