@@ -38,9 +38,9 @@ def uuid7_text(now_us: int | None = None) -> str:
     if now_us is None:
         now_us = time.time_ns() // 1000
     ms, us = divmod(now_us, 1000)
-    h = f"{ms:012x}"
-    rand = random.getrandbits(62)
-    return f"{h[:8]}-{h[8:]}-7{(us << 12) // 1000:03x}-{0x8000 | rand >> 48:04x}-{rand & 0xFFFF_FFFF_FFFF:012x}"
+    value = ms << 80 | (0x7000 | (us << 12) // 1000) << 64 | 1 << 63 | random.getrandbits(62)
+    h = value.to_bytes(16, "big").hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 def new_id(prefix: IdPrefix) -> str:

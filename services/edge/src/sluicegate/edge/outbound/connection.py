@@ -55,8 +55,10 @@ class ProviderConnection(asyncio.Protocol):
         self._loop = loop
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._parts: list[bytes] = []
-        # The parser takes its callbacks once, when it is made: many parts of a body cost no Python frame.
+        # The parser takes its callbacks once, when it is made: headers and parts of a body cost no Python frame.
         self.on_body = self._parts.append
+        self._head: dict[bytes, bytes] = {}
+        self.on_header = self._head.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._reader: AnswerReader | None = None
         self._inflater: zlib._Decompress | None = None
@@ -204,12 +206,9 @@ class ProviderConnection(asyncio.Protocol):
         if self._is_end:
             self._problem = "sent more than one answer"
             return
-        self.headers = {}
+        self._head.clear()
         self.has_length = False
         self._inflater = None
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -217,7 +216,7 @@ class ProviderConnection(asyncio.Protocol):
         if self._is_informational:
             return
         self.status = status
-        headers = self.headers
+        headers = self.headers = {name.lower(): value for name, value in self._head.items()}
         self.has_length = b"content-length" in headers or b"transfer-encoding" in headers or status in (204, 304)
         encoding = headers.get(b"content-encoding", b"identity").lower()
         if encoding in (b"gzip", b"x-gzip"):

@@ -40,8 +40,6 @@ _PLAIN_STARTS: Final = (b"data: {", b"data:{")
 _ERROR_STARTS: Final = (b'data: {"error"', b'data:{"error"')
 _ODD_LINE: Final = re.compile(rb'\n(?!\n|\Z|data: ?\{(?!"error"))')
 _SENTINEL: Final = b"\n\ndata: [DONE]\n\n"
-# An error that is not the first member of its event stands in one of the last events.
-_LAST_BYTES: Final = 2048
 
 State = Literal["open", "done", "too_large"]
 
@@ -151,7 +149,7 @@ class ChatStreamScan:
             and odd == len(data) - len(_SENTINEL) + 1
             and data.startswith(_PLAIN_STARTS)
             and not data.startswith(_ERROR_STARTS)
-            and b'"error"' not in data[-_LAST_BYTES:]
+            and b'"error"' not in data
         )
 
     def _pass_each(self, data: bytes) -> bytes:
