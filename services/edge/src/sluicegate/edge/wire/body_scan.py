@@ -6,8 +6,9 @@ passed over; the body itself is never put together.
 Theory: outside of strings only brackets change the depth, and inside only a quote that is not escaped ends
 it. So one regular expression passes over everything between brackets, over short strings, and over objects
 and arrays that hold nothing nested: Python runs once per long string and once per pair of brackets that
-holds others, not once per token. A long string is passed by one search for its quote. Possessive repeats
-(`*+`) never back-track.
+holds others, not once per token. A long string is passed by one search for its quote. The expressions are
+unrolled: each byte can be matched in one way only, so giving up on a bracket costs no more than trying it.
+(Possessive repeats would say the same, and match wrongly before Python 3.11.5.)
 
 Mechanics: the scan is a few words of state (depth, in a string, behind a backslash, what the top level
 expects next) that survive the end of a piece. UTF-8 is checked as it arrives. `;base64,` begins a span
@@ -26,11 +27,13 @@ import msgspec
 
 _CAPTURED_BYTES: Final = 64 * 1024
 _MAX_DEPTH: Final = 1_000
-_BLANK: Final = re.compile(rb"[ \t\r\n]*+")
-_SCALAR: Final = re.compile(rb"[^,\]} \t\r\n]*+")
-_REST_OF_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-_FLAT: Final = rb'[^"\[\]{}]++|"(?:[^"\\]{1,100}+|\\.){0,16}+"'
-_NOTHING_NESTED: Final = re.compile(rb"(?:%b|\{(?:%b)*+\}|\[(?:%b)*+\])*+" % (_FLAT, _FLAT, _FLAT), re.DOTALL)
+_BLANK: Final = re.compile(rb"[ \t\r\n]*")
+_SCALAR: Final = re.compile(rb"[^,\]} \t\r\n]*")
+_REST_OF_STRING: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*("?)', re.DOTALL)
+_RUN: Final = rb'[^"\[\]{}]*'
+_SHORT_STRING: Final = rb'"[^"\\]{0,200}(?:\\.[^"\\]{0,200}){0,16}"'
+_FLAT: Final = rb"%b(?:%b%b)*" % (_RUN, _SHORT_STRING, _RUN)
+_NOTHING_NESTED: Final = re.compile(rb"%b(?:(?:\{%b\}|\[%b\])%b)*" % (_FLAT, _FLAT, _FLAT, _FLAT), re.DOTALL)
 _BASE64: Final = b";base64,"
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE, _COLON, _COMMA = b'"\\{}:,'
 _OPENING: Final = frozenset(b"{[")
