@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import httptools
 
 _MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
+_LARGE_READ_BYTES: Final = 64 * 1024
 _MAX_HEAD_BYTES: Final = 256 * 1024
 _TURN_BYTES: Final = 1024 * 1024
 
@@ -183,6 +184,14 @@ class ProviderConnection(asyncio.Protocol):
             self._drained()
         elif self.status:
             self._hand_on(reader)
+        if len(data) >= _LARGE_READ_BYTES and not self._is_paused and not self.is_closed:
+            # libuv reads a fast sender up to 32 times in one turn of the loop: let the others have theirs.
+            self.transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._is_paused and not self.is_closed:
+            self.transport.resume_reading()
 
     def eof_received(self) -> None:
         reader = self._reader

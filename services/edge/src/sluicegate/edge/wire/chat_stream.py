@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from sluicegate.edge.wire.sse import EventSplitter, event_data, only_comments, without_fields
+from sluicegate.edge.wire.sse import EventSplitter, event_data, only_comments, split_events, without_fields
 from sluicegate.edge.wire.usage import (
     TokenUsage,
     merge_usage,
@@ -53,6 +53,7 @@ class ChatStreamScan:
         "_kept_bytes",
         "_splitter",
         "_tail",
+        "_tail_bytes",
         "_text_bytes",
         "has_error",
         "is_finished",
@@ -66,7 +67,9 @@ class ChatStreamScan:
         self.has_error = False
         self.is_finished = False
         self._drops_usage_chunk = drops_usage_chunk
-        self._tail = b""
+        # Parts of the event that has not ended yet; none of them is empty.
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
         self._splitter: EventSplitter | None = None
         self._kept: list[bytes] = []
         self._kept_bytes = 0
@@ -74,12 +77,16 @@ class ChatStreamScan:
 
     def feed(self, data: bytes) -> bytes:
         """Take what one read brought; return the whole events that may leave, in one piece."""
-        if self.state != "open":
+        if self.state != "open" or not data:
             return b""
         if self._splitter is not None or b"\r" in data:
             return self._feed_exactly(data)
         if self._tail:
-            data = self._tail + data
+            # Only what is new can end an event: a large one that comes in many reads is joined once.
+            if b"\n\n" not in self._tail[-1][-1:] + data:
+                self._hold(data)
+                return b""
+            data = self._take_tail() + data
         end = data.rfind(b"\n\n") + 2
         if end == 1:
             self._hold(data)
@@ -87,14 +94,12 @@ class ChatStreamScan:
         if end != len(data):
             self._hold(data[end:])
             data = data[:end]
-        else:
-            self._tail = b""
         return self._pass(data)
 
     def close(self) -> bytes:
         """The provider's body has ended: return the events that only lacked their blank line."""
         self._count_kept()
-        rest, self._tail = self._tail, b""
+        rest = self._take_tail()
         if self._splitter is not None:
             rest = self._splitter.close()
         event = rest.rstrip(b"\r\n") + b"\n\n"
@@ -114,16 +119,23 @@ class ChatStreamScan:
         self._count_kept()
         return self._text_bytes > 0
 
-    def _hold(self, tail: bytes) -> None:
-        self._tail = tail
-        if len(tail) > MAX_EVENT_BYTES:
+    def _hold(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        if self._tail_bytes > MAX_EVENT_BYTES:
             self.state = "too_large"
+
+    def _take_tail(self) -> bytes:
+        tail = b"".join(self._tail)
+        self._tail.clear()
+        self._tail_bytes = 0
+        return tail
 
     def _feed_exactly(self, data: bytes) -> bytes:
         splitter = self._splitter
         if splitter is None:
             splitter = self._splitter = EventSplitter()
-            data, self._tail = self._tail + data, b""
+            data = self._take_tail() + data
         out = b"".join([self._pass_event(event) for event in splitter.feed(data) if self.state == "open"])
         if self.state == "open" and len(splitter.held) > MAX_EVENT_BYTES:
             self.state = "too_large"
@@ -229,8 +241,7 @@ class ChatStreamScan:
     def _count_kept(self) -> None:
         if not self._kept:
             return
-        events = EventSplitter()
-        for event in events.feed(b"".join(self._kept)):
+        for event in split_events(b"".join(self._kept)):
             data = event_data(event)
             if data is not None:
                 self._text_bytes += text_bytes_of_document(data)

@@ -52,6 +52,13 @@ class EventSplitter:
         return rest
 
 
+def split_events(events: bytes) -> list[bytes]:
+    """Cut whole events apart. Without a CR that is one search for blank lines."""
+    if b"\r" in events:
+        return EventSplitter().feed(events)
+    return [event + b"\n\n" for event in events.split(b"\n\n") if event]
+
+
 def event_lines(event: bytes) -> list[bytes]:
     """Return the lines of one event without their ends; the blank line is left out."""
     return [line for line in _LINE_END.split(event) if line]

@@ -5,6 +5,7 @@ on every chunk. `"usage": null` is not usage.
 """
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
@@ -75,6 +76,7 @@ class _Document(msgspec.Struct):
 
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
 _decode_document: Final = msgspec.json.Decoder(_Document).decode
+_BEGIN: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 _lenient: Final = json.JSONDecoder()
 _decode_any: Final = msgspec.json.Decoder().decode
 
@@ -119,6 +121,29 @@ def usage_of_document(document: bytes) -> TokenUsage | None:
     envelope = read_envelope(document)
     reported = None if envelope is None else envelope.reported
     return None if reported is None else merge_usage(None, reported)
+
+
+def is_json_object(document: bytes) -> bool:
+    """Tell whether an answer is a JSON object, or so nearly one that a client's parser may take it.
+
+    For answers that report no usage: halves of surrogate pairs, bad UTF-8 and deep nesting are left to the client.
+    """
+    if read_envelope(document) is not None:
+        return True
+    if not may_be_json_object(document):
+        return False
+    try:
+        decoded = _lenient.decode(document.decode("utf-8", "replace").lstrip("\ufeff"))
+    except ValueError:
+        return False
+    except RecursionError:
+        return True
+    return isinstance(decoded, dict)
+
+
+def may_be_json_object(document: bytes) -> bool:
+    """Tell whether a document begins as a JSON object does."""
+    return _BEGIN.match(document) is not None
 
 
 def usage_at_the_end(tail: bytes) -> TokenUsage | None:
@@ -228,12 +253,15 @@ def _text_bytes(text: _Text | None) -> int:
     total = 0
     for part in (text.content, text.refusal, text.reasoning or text.reasoning_content):
         if part:
-            total += len(part.encode("utf-8", "surrogatepass"))
+            total += _bytes_of(part)
     for call in text.tool_calls or ():
         if call.function is not None:
-            total += len((call.function.arguments or "").encode("utf-8", "surrogatepass"))
-            total += len((call.function.name or "").encode("utf-8", "surrogatepass"))
+            total += _bytes_of(call.function.arguments or "") + _bytes_of(call.function.name or "")
     return total
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def tokens_of_bytes(text_bytes: int) -> int:
