@@ -279,6 +279,7 @@ async def test_next_target_answers_when_the_first_cannot_be_reached(
         b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"error":{"message":"no"}}\n\ndata: [DONE]\n\n',
         b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 19\r\n\r\n<html>Log in</html>",
         b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
         b"HTTP/1.1 200 OK\r\nx: " + b"a" * 400_000,
@@ -301,6 +302,61 @@ async def test_next_target_answers_when_the_first_breaks_before_content(
     record = edge.records[0]
     assert (record.outcome, record.provider, record.fallbacks, len(record.attempts)) == ("success", "prv_2", 1, 2)
     assert record.cost_nano_usd == 41_000
+
+
+def answered(body: bytes, content_type: str = "text/html") -> bytes:
+    return f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        answered(b"<html>Log in</html>"),
+        answered(b"<html>{}</html>", "application/json"),
+        answered(b'[{"choices":[]}]', "application/json"),
+        answered(b'{"choices":[', "application/json"),
+        answered(b'"ok"', "application/json"),
+        answered(b"data: {}\n\n", "text/plain"),
+        answered(b"", "application/json"),
+        answered(b"<" + b" " * 9_000_000, "application/json"),
+    ],
+    ids=lambda answer: repr(answer[30:110]),
+)
+async def test_answer_that_is_no_json_object_is_the_providers_fault(
+    edge: EdgeUnderTest, answer: bytes, stream: bool
+) -> None:
+    async with server(fixed(answer)) as url:
+        edge.put_provider(base_url=url)
+        response = await ask(edge, stream=stream)
+    assert (response.status, response.code) == (502, "provider_error")
+    assert "fake/fake-gpt sent an answer that is not JSON" in response.json["error"]["message"]
+    record = await edge.record()
+    assert (record.outcome, record.usage_source, record.cost_nano_usd) == ("provider_error", "none", 0)
+    assert edge.edge.metrics.in_flight == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b' \r\n{"choices": []}\n',
+        b'\xef\xbb\xbf{"choices":[]}',
+        rb'{"choices":[{"message":{"content":"\ud83d"}}]}',
+        b'{"choices":[{"message":{"content":"\xff"}}]}',
+        b'{"choices":[],"x":%b%b}' % (b"[" * 5_000, b"]" * 5_000),
+    ],
+    ids=lambda body: repr(body[:60]),
+)
+async def test_object_passes_as_it_is_when_it_reports_no_usage(edge: EdgeUnderTest, body: bytes, stream: bool) -> None:
+    """A document for a request that asked for a stream too: some providers do not stream."""
+    async with server(fixed(answered(body, "text/plain"))) as url:
+        edge.put_provider(base_url=url)
+        response = await ask(edge, stream=stream)
+    assert (response.status, response.body) == (200, body)
+    record = await edge.record()
+    assert (record.outcome, record.usage_source) == ("success", "estimated")
 
 
 async def test_no_other_target_is_tried_when_content_has_left(edge: EdgeUnderTest) -> None:

@@ -1,5 +1,6 @@
 """An answer in one piece: kept until it is whole, because its cost goes into a header, then one write.
 
+What is no JSON object is no answer, whatever its status: another target may do better.
 Above 8 MiB it passes as it comes, without that header; the usage is then looked for in its last bytes.
 If such a document breaks off, the client's own parser tells: the last chunk is missing.
 """
@@ -14,6 +15,8 @@ from sluicegate.edge.outbound.connection import ProviderConnection
 from sluicegate.edge.phases.settle import estimated_usage, settle
 from sluicegate.edge.wire.usage import (
     TokenUsage,
+    is_json_object,
+    may_be_json_object,
     text_bytes_of_document,
     tokens_of_bytes,
     usage_at_the_end,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES: Final = 8 * 1024 * 1024
 _TAIL_BYTES: Final = 16 * 1024
+_NOT_JSON: Final = "sent an answer that is not JSON"
 
 
 class DocumentAnswer:
@@ -95,13 +99,16 @@ class DocumentAnswer:
         if not connection.has_length and not body.rstrip().endswith((b"}", b"]")):
             self.lose("closed the connection in the middle of its answer")
             return
-        exchange.first_token_ns = relay.first_byte_ns
-        relay.note_attempt(connection.status)
         source: UsageSource = "provider"
         usage = usage_of_document(body)
         if usage is None:
+            if not is_json_object(body):
+                self.lose(_NOT_JSON)
+                return
             source = "estimated"
             usage = estimated_usage(exchange, tokens_of_bytes(text_bytes_of_document(body)))
+        exchange.first_token_ns = relay.first_byte_ns
+        relay.note_attempt(connection.status)
         cost = settle(exchange, outcome="success", status=connection.status, usage=usage, usage_source=source)
         framing = b"content-length: %d\r\n" % len(body)
         if cost is not None:
@@ -111,8 +118,11 @@ class DocumentAnswer:
 
     def _begin_passing(self) -> None:
         exchange = self._exchange
-        exchange.first_token_ns = time.monotonic_ns()
         body = b"".join(self._parts)
+        if not may_be_json_object(body):
+            self.lose(_NOT_JSON)
+            return
+        exchange.first_token_ns = time.monotonic_ns()
         self._parts = [body[-_TAIL_BYTES:]]
         head = self._head(b"" if exchange.is_http10 else CHUNKED)
         exchange.client.write(head + self._framed(body))
