@@ -44,6 +44,57 @@ async def test_call_is_cancelled_when_the_client_leaves_before_the_first_byte(
     assert len(edge.records) == 1
 
 
+@pytest.mark.parametrize("edge_settings", [{"charge_cancelled_prompt": False}])
+@pytest.mark.parametrize(
+    ("knobs", "stream"), [("silence=request", True), ("silence=request", False), ("silence=head", True)]
+)
+async def test_nothing_is_charged_when_the_client_leaves_before_the_answer_and_prompts_are_free_then(
+    edge: EdgeUnderTest, provider: FakeProvider, knobs: str, stream: bool
+) -> None:
+    async with edge.client() as client:
+        client.send(chat(knobs, key=edge.key, stream=stream))
+        call = await the_call(provider)
+        client.close()
+        await until(lambda: call.state == "cancelled", 1)
+    record = await edge.record()
+    assert (record.outcome, record.status, record.usage_source) == ("client_cancelled", 499, "none")
+    assert (record.input_tokens, record.output_tokens, record.cost_nano_usd) == (0, 0, 0)
+    await quiet(edge)
+    assert len(edge.records) == 1
+
+
+@pytest.mark.parametrize("edge_settings", [{"charge_cancelled_prompt": False}])
+async def test_part_of_a_document_is_not_charged_when_none_of_it_has_left_and_prompts_are_free_then(
+    edge: EdgeUnderTest, provider: FakeProvider
+) -> None:
+    async with edge.client() as client:
+        client.send(chat("write=bytes&pace_ms=5", key=edge.key, stream=False))
+        call = await the_call(provider)
+        relay = next(iter(edge.edge.open_exchanges)).relay
+        assert relay is not None
+        await until(lambda: relay.first_byte_ns > 0)
+        client.close()
+        await until(lambda: call.state == "cancelled", 1)
+    record = await edge.record()
+    assert (record.outcome, record.usage_source, record.cost_nano_usd) == ("client_cancelled", "none", 0)
+
+
+@pytest.mark.parametrize("edge_settings", [{"charge_cancelled_prompt": False}])
+async def test_text_and_prompt_are_charged_when_the_answer_has_begun_whatever_the_setting(
+    edge: EdgeUnderTest, provider: FakeProvider
+) -> None:
+    async with edge.client() as client:
+        client.send(chat("events=10&gate_at=4&words=fourfour", key=edge.key, stream=True))
+        await client.until(b"fourfour")
+        call = await the_call(provider)
+        await until(lambda: call.events_sent == 4)
+        client.close()
+    record = await edge.record()
+    assert (record.outcome, record.usage_source) == ("client_cancelled", "partial")
+    assert record.input_tokens == edge.journal.admissions[0].input_tokens > 0
+    assert record.output_tokens > 0
+
+
 @leaving
 async def test_call_is_cancelled_and_text_charged_when_the_client_leaves_in_the_middle(
     edge: EdgeUnderTest, provider: FakeProvider, leave: object

@@ -36,6 +36,12 @@ class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
     keep_alive_timeout_s: float = Field(default=75.0, gt=0, description="An idle client connection is closed after.")
     write_timeout_s: float = Field(default=60.0, gt=0, description="A client that takes no bytes is given up after.")
 
+    charge_cancelled_prompt: bool = Field(
+        default=True,
+        description="Charge the prompt, estimated, when a client leaves after the request went to a provider and "
+        "before its answer began.",
+    )
+
     mirror_wait_s: float = Field(
         default=10.0, ge=0, description="A starting worker takes no clients until its mirrors are read, or this long."
     )

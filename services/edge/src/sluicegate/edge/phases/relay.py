@@ -268,10 +268,14 @@ class Relay:
         self._is_paused = False
         if self._is_over:
             return
-        if self._answer is not None:
+        connection, exchange = self._connection, self.exchange
+        if not exchange.has_answer_begun and not exchange.edge.settings.charge_cancelled_prompt:
+            status = connection.status if connection is not None and self._answer is not None else None
+            self.end_cancelled(status, None, "none")
+        elif self._answer is not None:
             self._answer.cancel()
-        elif self._connection is not None:
-            self.end_cancelled(None, estimated_usage(self.exchange, 0), "partial")
+        elif connection is not None:
+            self.end_cancelled(None, estimated_usage(exchange, 0), "partial")
         else:
             self.end_cancelled(None, None, "none")
 
