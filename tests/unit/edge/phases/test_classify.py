@@ -39,6 +39,30 @@ def test_refusal_names_the_field(body: bytes, code: str, param: str | None) -> N
 
 
 @pytest.mark.parametrize(
+    ("text", "half"),
+    [
+        (rb"\ud83d", rb"\ud83d"),
+        (rb"\ud83d and more text behind it", rb"\ud83d"),
+        (rb"\uDE00 first", rb"\uDE00"),
+        (rb"\ud83d\u0041", rb"\ud83d"),
+        (rb"\ud83d\ud83d\ude00", rb"\ud83d"),
+        (rb"\ud83d\ude00 whole, then \ud83c", rb"\ud83c"),
+        (rb"\\ud83d is no escape, but \ud83c", rb"\ud83c"),
+    ],
+)
+def test_refusal_names_the_escape_when_half_of_a_surrogate_pair_stands_alone(text: bytes, half: bytes) -> None:
+    with pytest.raises(Refusal, match="half of a surrogate pair") as raised:
+        decode_chat(b'{"model":"demo","messages":[{"role":"user","content":"%b"}]}' % text)
+    assert f"`{half.decode()}`" in raised.value.message
+    assert raised.value.code == "invalid_json"
+
+
+def test_refusal_is_the_decoders_when_surrogates_are_in_pairs() -> None:
+    with pytest.raises(Refusal, match="truncated"):
+        decode_chat(rb'{"model":"demo","messages":["\ud83d\ude00 \\ud83d"')
+
+
+@pytest.mark.parametrize(
     ("head", "expected"),
     [
         ({b"authorization": b"Bearer k"}, b"k"),

@@ -22,6 +22,10 @@ TOKENS_PER_IMAGE: Final = 1_600
 _NO_MESSAGES: Final = msgspec.Raw(b"")
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 _BASE64: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\]*")
+# Escapes in order, a pair of surrogates as one of them; the group is half a pair that stands alone.
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
 
 
 class _StreamOptions(msgspec.Struct):
@@ -135,9 +139,17 @@ def decode_chat(body: bytes) -> ChatRequest:
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from error
     except msgspec.DecodeError as error:
-        raise Refusal("invalid_json", f"The body is not JSON: {error}.") from error
+        raise Refusal("invalid_json", f"The body is not JSON: {_why_malformed(body, error)}.") from error
     except RecursionError as error:
         raise Refusal("invalid_json", "The body is nested too deeply.") from error
+
+
+def _why_malformed(body: bytes, error: msgspec.DecodeError) -> str:
+    """Return what is wrong with a body that did not decode; half a surrogate pair is often called a truncation."""
+    for escape in _ESCAPE.finditer(body):
+        if escape[1] is not None:
+            return f"the escape `\\{escape[1].decode()}` is half of a surrogate pair, and its partner is missing"
+    return str(error)
 
 
 def _wrong_type(text: str) -> Refusal:
