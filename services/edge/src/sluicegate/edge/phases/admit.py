@@ -43,4 +43,3 @@ def admit(exchange: Exchange) -> None:
         edge.journal.admitted(exchange.request_id, _encode(record))
     except JournalWriteError as error:
         raise Refusal("gateway_overloaded", "The gateway cannot record usage now. Try again.") from error
-    exchange.admitted = True

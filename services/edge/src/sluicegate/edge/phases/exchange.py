@@ -42,7 +42,6 @@ class Exchange:
     """
 
     __slots__ = (
-        "admitted",
         "attempts",
         "body",
         "chat",
@@ -115,14 +114,9 @@ class Exchange:
         self.targets: tuple[Target, ...] = ()
         self.target: Target | None = None
         self.relay: Relay | None = None
-        self.admitted = False
         self.has_answer_begun = False
         self.is_settled = False
         self.attempts: list[tuple[str, int | None, int, int | None, int]] = []
         self.first_token_ns = 0
         self.provider_ns = 0
         self.upstream_request_id: str | None = None
-
-    def elapsed_us(self) -> int:
-        """Return µs since the request's head was whole."""
-        return (time.monotonic_ns() - self.started_ns) // 1000

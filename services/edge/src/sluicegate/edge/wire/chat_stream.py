@@ -114,11 +114,6 @@ class ChatStreamScan:
         self._count_kept()
         return tokens_of_bytes(self._text_bytes)
 
-    def has_text(self) -> bool:
-        """Tell whether any text has passed."""
-        self._count_kept()
-        return self._text_bytes > 0
-
     def _hold(self, data: bytes) -> None:
         self._tail.append(data)
         self._tail_bytes += len(data)
