@@ -1,8 +1,11 @@
 """The workspace keeps its own promises: every room is checked, the lock is portable, links in pages lead somewhere."""
 
+import importlib
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ MEMBERS = sorted(path.parent for kind in ("libs", "services") for path in (ROOT 
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("libs/*/README.md"), *ROOT.glob("services/*/README.md")]
 )
+PARSE: Any = importlib.import_module("re._parser").parse
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -73,3 +77,44 @@ def test_decision_has_its_four_parts_and_is_listed(page: Path) -> None:
     parts = re.findall(r"^## (.+)$", page.read_text(), flags=re.MULTILINE)
     assert parts == ["Context", "Decision", "Consequences", "Alternatives"]
     assert f"({page.name})" in (page.parent / "README.md").read_text()
+
+
+def test_no_expression_repeats_possessively() -> None:
+    """Possessive repeats and atomic groups match wrongly before Python 3.11.5, and 3.11.0 is supported."""
+    found = [
+        f"{module.__name__}.{name}"
+        for module in _modules_with_expressions()
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern) and _is_possessive(PARSE(value.pattern, value.flags))
+    ]
+    assert found == []
+
+
+def test_possessive_repeat_is_found_when_there_is_one() -> None:
+    assert _is_possessive(PARSE(rb"a(?:b|c*+)d"))
+    assert not _is_possessive(PARSE(rb"a(?:b|c*)d"))
+
+
+def _modules_with_expressions() -> Iterator[ModuleType]:
+    for path in sorted([*ROOT.glob("libs/*/src/**/*.py"), *ROOT.glob("services/*/src/**/*.py")]):
+        if re.search(r"^import re$", path.read_text(), re.MULTILINE):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield importlib.import_module(".".join(parts[parts.index("src") + 1 :]).removesuffix(".__init__"))
+
+
+def _is_possessive(parsed: Any) -> bool:
+    for operation, argument in parsed:
+        if str(operation) in {"POSSESSIVE_REPEAT", "ATOMIC_GROUP"}:
+            return True
+        nested = [part for part in _flat(argument) if type(part).__name__ == "SubPattern"]
+        if any(map(_is_possessive, nested)):
+            return True
+    return False
+
+
+def _flat(argument: Any) -> Iterator[Any]:
+    if isinstance(argument, tuple | list):
+        for part in argument:
+            yield from _flat(part)
+    else:
+        yield argument
