@@ -33,14 +33,19 @@ async def test_pool_opens_without_a_server_and_works_once_it_is_there(
 async def test_readiness_tells_what_is_wrong(own_postgres: Callable[[], PostgresServer], postgres_dsn: str) -> None:
     server = own_postgres()
     empty = await open_pool(server.dsn(), application_name="test")
-    assert await readiness.look(empty, "usage") == (False, "the database is not migrated")
+    needs_usage = readiness.needs_table("usage")
+    is_ready, detail = await readiness.look(empty, needs_usage)
+    assert not is_ready
+    assert '"usage" does not exist' in detail
+    assert "run `sluicegate migrate`" in detail
     server.stop()
-    is_ready, detail = await readiness.look(empty, "usage")
+    is_ready, detail = await readiness.look(empty, needs_usage)
     assert not is_ready
     assert detail
+    assert "migrate" not in detail
     await close_pool(empty)
     migrated = await open_pool(postgres_dsn, application_name="test")
-    assert await readiness.look(migrated, "usage") == (True, "")
+    assert await readiness.look(migrated, needs_usage) == (True, "")
     await close_pool(migrated)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,6 +13,7 @@ from sluicegate.bus.connection import Connection, connect
 from sluicegate.bus.declaration import declare
 from sluicegate.contracts.subjects import USAGE_WRITER
 from sluicegate.contracts.usage import UsageRecorded
+from sluicegate.devstack.room_process import RoomProcess
 from sluicegate.devstack.servers import NatsServer, PostgresServer
 from sluicegate.devstack.usage_events import messages
 from sluicegate.devstack.waiting import until
@@ -94,3 +96,25 @@ async def start_writer(nats: NatsServer, dsn: str) -> AsyncIterator[Callable[...
     for stop, task in running:
         stop.set()
         await task
+
+
+@pytest.fixture
+def new_writer(nats: NatsServer, dsn: str, tmp_path: Path) -> Iterator[Callable[..., RoomProcess]]:
+    """Makes writers that are processes of their own; `dsn` may be another one."""
+    made: list[RoomProcess] = []
+
+    def new(postgres_dsn: str = dsn, **settings: object) -> RoomProcess:
+        environment = {
+            "SLUICEGATE_NATS_URL": nats.url,
+            "SLUICEGATE_POSTGRES_DSN": postgres_dsn,
+            "SLUICEGATE_USAGE_WRITER_FILL_MS": "20",
+            **{f"SLUICEGATE_USAGE_WRITER_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        writer = RoomProcess("usage_writer", environment, tmp_path / f"writer-{len(made)}.log")
+        made.append(writer)
+        return writer
+
+    yield new
+    for writer in made:
+        if writer.process.is_running:
+            writer.kill()

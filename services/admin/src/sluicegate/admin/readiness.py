@@ -8,17 +8,17 @@ from sluicegate.admin.projection import repository
 from sluicegate.bus.connection import Connection
 from sluicegate.runtime.health import Health
 from sluicegate.store.pool import Pool
-from sluicegate.store.readiness import LOOK_EVERY_S, look
+from sluicegate.store.readiness import LOOK_EVERY_S, look, needs_table
 from sluicegate.store.transactions import is_unavailable
 
 # The newest of the tables that this room needs.
-_TABLE: Final = "outbox"
+_TRIAL: Final = needs_table("outbox")
 
 
 async def watch(health: Health, metrics: Metrics, pool: Pool, connection: Connection) -> None:
     """Keep `health` true until cancelled."""
     while True:
-        is_ready, detail = await look(pool, _TABLE)
+        is_ready, detail = await look(pool, _TRIAL)
         health.set_ready("postgres", is_ready, detail)
         health.set_ready("nats", True, "" if connection.is_connected else "away: changes are saved, and told later")
         if is_ready:

@@ -56,7 +56,9 @@ async def run(settings: RetentionSettings, stop: asyncio.Event) -> None:
             asyncio.create_task(connection.open(url)),
             asyncio.create_task(declarations.run()),
             asyncio.create_task(keep_schedule(handler, settings.run_every_s)),
-            asyncio.create_task(readiness.watch(pool, "usage_rollup", partial(health.set_ready, "postgres"))),
+            asyncio.create_task(
+                readiness.watch(pool, readiness.needs_table("usage_rollup"), partial(health.set_ready, "postgres"))
+            ),
             asyncio.create_task(worker.watch(partial(health.set_ready, "nats"))),
         ]
         consuming = asyncio.create_task(worker.run())

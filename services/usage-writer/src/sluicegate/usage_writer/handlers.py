@@ -21,6 +21,7 @@ from sluicegate.usage_writer.dimensions import Dimensions
 from sluicegate.usage_writer.errors import is_data_error, is_missing_partition
 from sluicegate.usage_writer.metrics import Metrics
 from sluicegate.usage_writer.records import Record, Refusals, UsageDelivery
+from sluicegate.usage_writer.storing import Storing
 
 _log = structlog.get_logger("sluicegate.usage_writer.handlers")
 
@@ -37,6 +38,7 @@ class UsageHandler:
         dimensions: Dimensions,
         settlement: Settlement,
         metrics: Metrics,
+        storing: Storing,
         *,
         retention_days: int,
         transaction_rows: int,
@@ -45,6 +47,7 @@ class UsageHandler:
         self._dimensions = dimensions
         self._settlement = settlement
         self._metrics = metrics
+        self._storing = storing
         self._retention_days = retention_days
         self._transaction_rows = transaction_rows
         self._days: set[int] = set()
@@ -72,19 +75,23 @@ class UsageHandler:
                 if admitted:
                     await records.pack(connection, admitted, self._dimensions)
                     await self._store(connection, admitted, refusals)
+                    self._storing.succeed()
         except Exception as error:  # noqa: BLE001 - whatever it is, the messages must come again
-            return self._again(group, error)
+            return await self._again(group, error)
         self._metrics.transaction_seconds.observe(time.perf_counter() - started)
         self._metrics.refused.inc(sum(map(len, refusals.values())))
         return {delivery: Done(tuple(refusals.get(delivery, ()))) for delivery in group}
 
-    def _again(self, group: list[UsageDelivery], error: Exception) -> dict[UsageDelivery, Outcome]:
+    async def _again(self, group: list[UsageDelivery], error: Exception) -> dict[UsageDelivery, Outcome]:
         reason = f"{type(error).__name__}: {error}"
         if is_unavailable(error) or is_transient(error):
             _log.warning("database away, messages come again", reason=reason, messages=len(group))
         else:
             _log.error("not stored, messages come again", reason=reason, messages=len(group), exc_info=error)
         self._metrics.retried.inc(len(group))
+        self._storing.fail(reason)
+        # The stage tables of these connections may be out of date with a schema that has changed.
+        await self._pool.expire_connections()
         return {delivery: Retry(reason) for delivery in group}
 
     async def _store(self, connection: PoolConnection, batch: list[Record], refusals: Refusals) -> None:

@@ -195,6 +195,14 @@ async def insert(connection: PoolConnection, body: bytes, details: Sequence[Deta
     return cast("int", await connection.fetchval(_INSERT))
 
 
+async def store_nothing(connection: PoolConnection) -> None:
+    """Run every statement of storing without a row: it fails as storing would, on the schema and on rights."""
+    await connection.fetch(_NAME_IDS, [])
+    await connection.fetch(_SERIES_IDS, *([] for _ in _SERIES_COLUMNS.split(", ")))
+    await connection.copy_records_to_table("usage_detail_stage", records=(), columns=rows.DETAIL_COLUMNS)
+    await insert(connection, rows.copy_body(()), ())
+
+
 async def _at_once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 

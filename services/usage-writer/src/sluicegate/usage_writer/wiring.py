@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,21 +26,24 @@ from sluicegate.usage_writer.dimensions import Dimensions
 from sluicegate.usage_writer.handlers import UsageHandler
 from sluicegate.usage_writer.metrics import Metrics
 from sluicegate.usage_writer.spent import SpentHandler
+from sluicegate.usage_writer.storing import Storing
 from sluicegate.usage_writer.subscribers import Intake, subscribe
 
 _log = structlog.get_logger("sluicegate.usage_writer.wiring")
 
 NAME: Final = "sluicegate-usage-writer"
 _LAG_EVERY_S: Final = 5.0
+_STORING_EVERY_S: Final = 1.0
 
 
 async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
     """Run usage-writer until `stop` is set. Starts, and goes on, without PostgreSQL or NATS."""
-    health = Health("postgres", "nats")
+    health = Health("postgres", "nats", "storing")
     metrics = Metrics()
     url = settings.nats_url.get_secret_value()
     connection = Connection(NAME)
     dimensions = Dimensions()
+    storing = Storing()
 
     async def prepare(new: PostgresConnection) -> None:
         # A new connection may lead to another server, or an older state of it.
@@ -59,6 +63,7 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
         dimensions,
         Settlement(publisher, "usage-writer"),
         metrics,
+        storing,
         retention_days=settings.usage_retention_days,
         transaction_rows=settings.transaction_rows,
     )
@@ -86,7 +91,8 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
         background = [
             asyncio.create_task(connection.open(url), name="nats"),
             asyncio.create_task(declarations.run(), name="declarations"),
-            asyncio.create_task(readiness.watch(pool, "usage_rollup", partial(health.set_ready, "postgres"))),
+            asyncio.create_task(readiness.watch(pool, repository.store_nothing, partial(health.set_ready, "postgres"))),
+            asyncio.create_task(_watch_storing(storing, partial(health.set_ready, "storing"))),
             asyncio.create_task(worker.watch(partial(health.set_ready, "nats"))),
             asyncio.create_task(_watch_lag(js, metrics), name="lag"),
         ]
@@ -100,6 +106,12 @@ async def run(settings: WriterSettings, stop: asyncio.Event) -> None:
         await asyncio.gather(*background, return_exceptions=True)
         await close_pool(pool)
         await connection.close()
+
+
+async def _watch_storing(storing: Storing, report: Callable[[bool, str], None]) -> None:
+    while True:
+        report(*storing.state())
+        await asyncio.sleep(_STORING_EVERY_S)
 
 
 async def _watch_lag(js: JetStreamContext, metrics: Metrics) -> None:
