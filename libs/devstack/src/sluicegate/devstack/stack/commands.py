@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sluicegate.devstack.stack.layout import Home, HomeError, Lock, default_home
+from sluicegate.devstack.stack.options import StackOptions, checked_provider_url
 
 _STOP_DEADLINE_S = 60.0
 _HomeOption = Annotated[
@@ -17,11 +18,22 @@ _HomeOption = Annotated[
 ]
 
 
+def _provider_url(text: str | None) -> str | None:
+    """Refuse what is no address before anything starts."""
+    try:
+        return None if text is None else checked_provider_url(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}.") from error
+
+
 def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready; `down` stops it.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Wipe the data of earlier runs first.")] = False,
     provider_url: Annotated[
-        str | None, typer.Option(help="Point the demo model at this OpenAI-compatible server, not at the fake one.")
+        str | None,
+        typer.Option(
+            callback=_provider_url, help="Point the demo model at this OpenAI-compatible server, not at the fake one."
+        ),
     ] = None,
     provider_model: Annotated[str | None, typer.Option(help="The model's name at that server.")] = None,
     edge_workers: Annotated[int, typer.Option(min=1, max=256, help="Edge processes.")] = 1,
@@ -31,12 +43,12 @@ def up(
     home: _HomeOption = None,
 ) -> None:
     """Start the whole gateway with its servers and a fake provider; print a key and a curl line."""
-    from sluicegate.devstack.stack import front, options  # noqa: PLC0415 - `down` needs none of it
+    from sluicegate.devstack.stack import front  # noqa: PLC0415 - `down` needs none of it
 
     place = _place(home)
     if running := _holder(place):
         _fail(f"A stack runs here already (supervisor {running}, {place.stack_json}); `down` stops it.")
-    chosen = options.StackOptions(
+    chosen = StackOptions(
         home=str(place.path),
         is_fresh=fresh,
         is_tied=not detach,
