@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from sluicegate.contracts.ids import new_id
+
 from .conftest import Running, unique
 
 NOUNS = ("tenants", "departments", "teams", "keys", "providers", "models", "routes")
@@ -221,6 +223,37 @@ async def test_change_keeps_the_version_when_nothing_changes(admin: Running) -> 
     assert answer.json()["version"] == 1
 
 
+@pytest.mark.parametrize("noun", NOUNS)
+async def test_cursor_is_422_when_it_is_none_of_this_list(admin: Running, noun: str) -> None:
+    made = await admin.make(noun, **await body_for(admin, noun))
+    foreign = new_id("evt")
+    for cursor in ("nonsense", "0", foreign, made["id"].upper(), made["id"] + "0", made["id"][:-1]):
+        answer = await admin.client.get(f"/api/{noun}", params={"cursor": cursor})
+        assert answer.status_code == 422, cursor
+        assert answer.json()["error"]["fields"] == [
+            {"field": "cursor", "message": "must be the `next` of a page of this list"}
+        ]
+    assert (await admin.client.get(f"/api/{noun}", params={"cursor": made["id"]})).status_code == 200
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+async def test_request_is_422_and_changes_nothing_when_a_query_parameter_is_unknown(admin: Running, noun: str) -> None:
+    body = await body_for(admin, noun)
+    before = len(await list_all(admin, f"/api/{noun}"))
+    refused = await admin.client.post(f"/api/{noun}", params={"dry_run": "true"}, json=body)
+    assert refused.status_code == 422
+    assert refused.json()["error"]["fields"] == [{"field": "dry_run", "message": "There is no such query parameter"}]
+    assert len(await list_all(admin, f"/api/{noun}")) == before
+    made = await admin.make(noun, **body)
+    url = f"/api/{noun}/{made['id']}"
+    for method in ("GET", "PATCH", "DELETE"):
+        body_of_it = {"enabled": False} if method == "PATCH" else None
+        answer = await admin.client.request(method, url, params={"casacde": "true"}, json=body_of_it)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request"), method
+    left = (await admin.client.get(url)).json()
+    assert (left["enabled"], left["version"]) == (True, 1)
+
+
 HOSTILE = "x'); DROP TABLE keys; -- \" \\ $1 %s {0} ; SELECT pg_sleep(9)"
 
 
@@ -229,8 +262,8 @@ async def test_hostile_text_is_data(admin: Running) -> None:
     assert tenant["name"] == HOSTILE
     found = (await admin.client.get("/api/tenants", params={"name": HOSTILE})).json()["data"]
     assert [record["id"] for record in found] == [tenant["id"]]
-    for query in ({"cursor": HOSTILE[:64]}, {"name": "' OR '1'='1"}):
-        assert (await admin.client.get("/api/tenants", params=query)).status_code == 200
+    for query, status in (({"cursor": HOSTILE[:64]}, 422), ({"name": "' OR '1'='1"}, 200)):
+        assert (await admin.client.get("/api/tenants", params=query)).status_code == status
     assert (await admin.client.get("/api/tenants/' OR 1=1 --")).status_code == 404
     assert (await admin.client.get("/api/keys", params={"prefix": "%"})).json()["data"] == []
     assert (await admin.client.get("/api/keys")).status_code == 200

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -64,7 +64,7 @@ def build_unguarded(routers: Sequence[APIRouter]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses=REFUSALS,
-        dependencies=[described_in_openapi],
+        dependencies=[described_in_openapi, Depends(_refuse_unknown_parameters)],
         separate_input_output_schemas=False,
     )
     for router in routers:
@@ -77,6 +77,17 @@ def build_unguarded(routers: Sequence[APIRouter]) -> FastAPI:
     for kind in (Exception, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         app.add_exception_handler(kind, _on_fault)
     return app
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that the operation does not have: who misspells one believes that it works."""
+    if not request.query_params:
+        return
+    known = _query_parameters(request.app.openapi(), request.scope["route"].operation_id)
+    if unknown := [name for name in dict.fromkeys(request.query_params) if name not in known]:
+        fields = tuple((name, "There is no such query parameter") for name in unknown)
+        named = "; ".join(f"{field}: {message}" for field, message in fields[:5])
+        raise _FieldsError(named, "Leave it out, or see /openapi.json for its name.", fields=fields)
 
 
 async def _on_refusal(_request: Request, error: Exception) -> JSONResponse:
@@ -128,6 +139,13 @@ async def _on_fault(_request: Request, error: Exception) -> JSONResponse:
         )
     _log.error("request failed", exc_info=error)
     return refusal_response(AdminError("The server has a fault.", "See its log; report it if it stays."))
+
+
+def _query_parameters(document: dict[str, Any], operation_id: str) -> set[str]:
+    """Return the names of an operation's query parameters."""
+    operations = (operation for item in document["paths"].values() for operation in item.values())
+    operation = next(operation for operation in operations if operation["operationId"] == operation_id)
+    return {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"}
 
 
 def _methods(request: Request) -> str:

@@ -44,5 +44,7 @@ class DepartmentPage(Answer):
 class DepartmentQuery(ListQuery):
     """Which departments."""
 
+    id_prefix = "dep"
+
     tenant: RecordId | None = Field(default=None, description="Only those of this tenant.")
     name: str | None = Field(default=None, description="Only those of exactly this name.")

@@ -93,6 +93,8 @@ class KeyPage(Answer):
 class KeyQuery(ListQuery):
     """Which keys."""
 
+    id_prefix = "key"
+
     tenant: RecordId | None = Field(default=None, description="Only those of this tenant.")
     department: RecordId | None = Field(default=None, description="Only those of this department.")
     team: RecordId | None = Field(default=None, description="Only those of this team.")

@@ -141,5 +141,7 @@ class ModelPage(Answer):
 class ModelQuery(ListQuery):
     """Which models."""
 
+    id_prefix = "mod"
+
     provider: RecordId | None = Field(default=None, description="Only those of this provider.")
     name: str | None = Field(default=None, description="Only those of exactly this name.")

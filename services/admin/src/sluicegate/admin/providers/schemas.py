@@ -141,5 +141,7 @@ class ProviderPage(Answer):
 class ProviderQuery(ListQuery):
     """Which providers."""
 
+    id_prefix = "prv"
+
     tenant: RecordId | None = Field(default=None, description="Only those of this tenant.")
     name: str | None = Field(default=None, description="Only those of exactly this name.")

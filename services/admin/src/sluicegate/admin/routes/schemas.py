@@ -84,5 +84,7 @@ class RoutePage(Answer):
 class RouteQuery(ListQuery):
     """Which routes."""
 
+    id_prefix = "rte"
+
     tenant: RecordId | None = Field(default=None, description="Only those of this tenant.")
     alias: str | None = Field(default=None, description="Only those of exactly this alias.")

@@ -47,6 +47,8 @@ class TeamPage(Answer):
 class TeamQuery(ListQuery):
     """Which teams."""
 
+    id_prefix = "tea"
+
     tenant: RecordId | None = Field(default=None, description="Only those of this tenant.")
     department: RecordId | None = Field(default=None, description="Only those of this department.")
     name: str | None = Field(default=None, description="Only those of exactly this name.")

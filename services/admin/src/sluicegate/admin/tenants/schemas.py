@@ -42,4 +42,6 @@ class TenantPage(Answer):
 class TenantQuery(ListQuery):
     """Which tenants."""
 
+    id_prefix = "ten"
+
     name: str | None = Field(default=None, description="Only the one of exactly this name.")
