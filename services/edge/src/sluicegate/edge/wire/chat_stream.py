@@ -140,24 +140,17 @@ class ChatStreamScan:
         """Pass whole LF events: as they are, but for the few that hold a marker."""
         odd = _ODD_LINE.search(data)
         if odd is not None or not data.startswith(_PLAIN_STARTS) or data.startswith(_ERROR_STARTS):
-            if odd is None or not self._is_plain_to_the_end(data, odd.start()):
+            if odd is None or not _is_plain_to_the_end(data, odd.start()):
                 return self._pass_each(data)
             self.state = "done"
-        if b'"usage"' in data:
-            data = self._pass_usage(data)
+        usage = data.find(b'"usage"')
+        if usage >= 0:
+            data = self._pass_usage(data, usage)
+        if self.state == "done" and self.usage is None and b'"error"' in data:
+            # Whoever reports usage has come to the end of its answer.
+            self._look_for_errors(data)
         self._keep(data)
         return data
-
-    @staticmethod
-    def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
-        """Tell whether the first odd line is `[DONE]`, at the end, and all before it is plain."""
-        return (
-            data.endswith(_SENTINEL)
-            and odd == len(data) - len(_SENTINEL) + 1
-            and data.startswith(_PLAIN_STARTS)
-            and not data.startswith(_ERROR_STARTS)
-            and b'"error"' not in data
-        )
 
     def _pass_each(self, data: bytes) -> bytes:
         parts: list[bytes] = []
@@ -171,9 +164,11 @@ class ChatStreamScan:
             start = end
         return b"".join(parts)
 
-    def _pass_usage(self, data: bytes) -> bytes:
-        """Look into the events that hold usage other than null."""
-        at = data.find(b'"usage"')
+    def _look_for_errors(self, data: bytes) -> None:
+        self.has_error = self.has_error or any(_is_error(event_data(event) or b"") for event in split_events(data))
+
+    def _pass_usage(self, data: bytes, at: int) -> bytes:
+        """Look into the events that hold usage other than null; the first of them is at `at`."""
         while at >= 0:
             null = _NULL_USAGE.match(data, at)
             if null is not None:
@@ -249,6 +244,16 @@ class ChatStreamScan:
         """Tell whether a choice said why it ended: all content is there, `[DONE]` or not."""
         self._count_kept()
         return self.is_finished
+
+
+def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
+    """Tell whether the first odd line is `[DONE]`, at the end, and the events before it begin plainly."""
+    return (
+        odd == len(data) - len(_SENTINEL) + 1
+        and data.endswith(_SENTINEL)
+        and data.startswith(_PLAIN_STARTS)
+        and not data.startswith(_ERROR_STARTS)
+    )
 
 
 def _is_error(data: bytes) -> bool:
