@@ -94,7 +94,7 @@ def _wrong_answers(stack: Stack, key: str, expected: int) -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.propagation", description=__doc__)
-    parser.add_argument("--keys", type=int, default=300, help="keys to make and revoke")
+    parser.add_argument("--keys", type=int, default=100, help="keys to make and revoke")
     parser.add_argument("--stack", type=Path, metavar="STACK_JSON", help="a stack that runs already")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/propagation.json alone")
     return parser.parse_args()
