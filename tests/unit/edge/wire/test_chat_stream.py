@@ -270,3 +270,11 @@ def test_surrogate_halves_pass_when_they_come_in_events_of_their_own() -> None:
 )
 def test_preamble_is_what_says_nothing_yet(stream: bytes, expected: bool) -> None:
     assert is_preamble(stream) is expected
+
+
+def test_error_behind_other_members_is_seen_when_usage_and_done_follow_in_one_read() -> None:
+    broken = event({**chunk("half"), "error": {"message": "overloaded", "code": 502}})
+    usage = event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}})
+    scan, _ = scanned([event(chunk("a")) + broken + usage + b"data: [DONE]\n\n"], drops=True)
+    assert scan.state == "done"
+    assert scan.has_error

@@ -146,8 +146,7 @@ class ChatStreamScan:
         usage = data.find(b'"usage"')
         if usage >= 0:
             data = self._pass_usage(data, usage)
-        if self.state == "done" and self.usage is None and b'"error"' in data:
-            # Whoever reports usage has come to the end of its answer.
+        if self.state == "done" and b'"error"' in data:
             self._look_for_errors(data)
         self._keep(data)
         return data
