@@ -10,7 +10,10 @@ import msgspec
 
 from sluicegate.contracts.money import Price
 
-Noun = Literal["tenant", "department", "team", "provider", "model", "route"]
+Noun = Literal["tenant", "department", "team", "provider", "model", "route", "budget"]
+Scope = Literal["key", "team", "department", "tenant", "provider", "model"]
+Period = Literal["hour", "day", "week", "month", "quarter", "year"]
+MAX_LIMIT_NANO_USD: Final = 9_000_000 * 1_000_000_000
 META_COMPLETE: Final = "meta.complete"
 
 ProviderType = Literal["openai_compatible"]
@@ -24,24 +27,43 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
 
 
-class Tenant(Record, frozen=True, kw_only=True):
-    """A customer of the platform: the root of departments, teams and keys."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast and how wide a scope may go. None: no limit; 0: nothing passes."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    open_requests: int | None = None
 
 
-class Department(Record, frozen=True, kw_only=True):
+class LimitedRecord(Record, frozen=True, kw_only=True):
+    """A record whose limits bind every request that passes under it."""
+
+    limits: Limits = Limits()
+
+
+class Tenant(LimitedRecord, frozen=True, kw_only=True):
+    """A customer of the platform: the root of departments, teams and keys.
+
+    `end_user_limits` bind each end user (the request's `user` field) by itself, known or not.
+    """
+
+    end_user_limits: Limits = Limits()
+
+
+class Department(LimitedRecord, frozen=True, kw_only=True):
     """A part of a tenant that groups teams."""
 
     tenant: str
 
 
-class Team(Record, frozen=True, kw_only=True):
+class Team(LimitedRecord, frozen=True, kw_only=True):
     """The owner of keys."""
 
     tenant: str
     department: str | None = None
 
 
-class Key(Record, frozen=True, kw_only=True):
+class Key(LimitedRecord, frozen=True, kw_only=True):
     """A gateway key, found by the SHA-256 of its text. Times are µs since the Unix epoch.
 
     `allowed_models`: aliases, `*` at the end matches any rest; None allows all, () none.
@@ -65,7 +87,7 @@ class SealedSecret(msgspec.Struct, frozen=True, kw_only=True):
     ciphertext: bytes
 
 
-class Provider(Record, frozen=True, kw_only=True):
+class Provider(LimitedRecord, frozen=True, kw_only=True):
     """An upstream server. `base_url` ends before `/chat/completions`, e.g. `https://host/v1`.
 
     `credential` is sealed with the provider's id as associated data. Timeouts are per attempt.
@@ -83,7 +105,7 @@ class Provider(Record, frozen=True, kw_only=True):
     max_connections: int = 1_024
 
 
-class Model(Record, frozen=True, kw_only=True):
+class Model(LimitedRecord, frozen=True, kw_only=True):
     """A model of a provider, under the name the provider knows it by. Prices: oldest first."""
 
     provider: str
@@ -113,7 +135,26 @@ class Route(Record, frozen=True, kw_only=True):
     created_at_us: int = 0
 
 
-CatalogueRecord = Tenant | Department | Team | Provider | Model | Route
+class Budget(Record, frozen=True, kw_only=True):
+    """What a scope may spend in each calendar period of an IANA time zone. 0 blocks.
+
+    A soft budget serves on and says so. `first_weekday` (0 is Monday) matters to weeks only.
+    `counts_since_us`: when scope, period, zone or weekday last changed; a period that began before then is seeded
+    from what was spent in it.
+    """
+
+    scope: Scope
+    scope_id: str
+    limit_nano_usd: int
+    period: Period
+    first_weekday: int = 0
+    time_zone: str = "UTC"
+    thresholds_percent: tuple[int, ...] = (50, 80, 100)
+    is_soft: bool = False
+    counts_since_us: int = 0
+
+
+CatalogueRecord = Tenant | Department | Team | Provider | Model | Route | Budget
 
 RECORD_TYPES: Final[dict[str, type[CatalogueRecord]]] = {
     "tenant": Tenant,
@@ -122,6 +163,7 @@ RECORD_TYPES: Final[dict[str, type[CatalogueRecord]]] = {
     "provider": Provider,
     "model": Model,
     "route": Route,
+    "budget": Budget,
 }
 
 

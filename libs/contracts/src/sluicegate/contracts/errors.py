@@ -29,6 +29,13 @@ ERROR_CODES: Final = (
     _code("key_expired", 401, "authentication_error", "The key has expired.", "Ask for a new key."),
     _code("key_revoked", 401, "authentication_error", "The key was revoked.", "Ask for a new key."),
     _code(
+        "budget_exceeded",
+        402,
+        "insufficient_quota",
+        "A budget is used up.",
+        "Wait for its next period, or ask for more.",
+    ),
+    _code(
         "key_disabled",
         403,
         "permission_error",
@@ -64,6 +71,20 @@ ERROR_CODES: Final = (
         _INVALID,
         "The transfer encoding is not supported.",
         "Use `chunked` or `content-length`.",
+    ),
+    _code(
+        "rate_limit_exceeded",
+        429,
+        "rate_limit_error",
+        "Too many requests or tokens in a minute.",
+        "Wait as `retry-after` says.",
+    ),
+    _code(
+        "concurrency_limit_exceeded",
+        429,
+        "rate_limit_error",
+        "Too many requests are open at once.",
+        "Wait for one of yours to end.",
     ),
     _code(
         "provider_rate_limited",

@@ -1,8 +1,10 @@
-"""The other events: configuration changed, mirrors applied, refusals, dead letters, retention."""
+"""The other events: configuration changed, mirrors applied, refusals, budgets, alerts, dead letters, retention."""
 
 from typing import Any, Literal
 
 import msgspec
+
+from sluicegate.contracts.catalogue import Scope
 
 
 class ConfigurationChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,38 @@ class AuthFailed(msgspec.Struct, frozen=True, kw_only=True):
     address_prefix: str
     count: int
     edge: str
+
+
+class BudgetThresholdReached(msgspec.Struct, frozen=True, kw_only=True):
+    """`budget.threshold.v1`: a budget's spend has reached a share of its limit in this period.
+
+    Found by several; `event_id` is the same for all: `budget:scope_id:period_start_s:threshold`. 100 on a soft budget:
+    it is exceeded and serves on. `tenant` is None for budgets of providers and models that belong to nobody.
+    """
+
+    event_id: str
+    at_us: int
+    tenant: str | None
+    budget: str
+    budget_name: str
+    scope: Scope
+    scope_id: str
+    period_start_us: int
+    period_end_us: int
+    threshold_percent: int
+    limit_nano_usd: int
+    spent_nano_usd: int
+    is_soft: bool = False
+
+
+class AlertsCommanded(msgspec.Struct, frozen=True, kw_only=True):
+    """`alerts.commanded.v1`: deliver `delivery` once more, or send a test message to `endpoint`."""
+
+    event_id: str
+    at_us: int
+    verb: Literal["replay", "test"]
+    delivery: str | None = None
+    endpoint: str | None = None
 
 
 class DeadLettered(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +110,7 @@ class RetentionCompleted(msgspec.Struct, frozen=True, kw_only=True):
 class SpentQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Request of `gateway.rpc.budget.spent`: what a scope spent in [start, end), µs since the epoch."""
 
-    scope: Literal["tenant", "department", "team", "key", "provider", "model"]
+    scope: Scope
     id: str
     start_us: int
     end_us: int

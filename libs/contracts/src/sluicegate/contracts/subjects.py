@@ -9,6 +9,8 @@ import msgspec
 
 REQUEST_COMPLETED: Final = "gateway.request.completed"
 AUTH_FAILED: Final = "gateway.auth.failed"
+BUDGET_THRESHOLD: Final = "gateway.budget.threshold"
+ALERTS_COMMAND: Final = "gateway.alerts.command"
 INVALIDATION_APPLIED: Final = "gateway.invalidation.applied"
 AUDIT: Final = "gateway.audit"
 RETENTION_COMMAND: Final = "gateway.retention.command"
@@ -80,6 +82,12 @@ SECURITY: Final = Stream(
     max_age_s=30 * _DAY_S,
     description="Refused authentications, added up",
 )
+ALERTS: Final = Stream(
+    name="ALERTS",
+    subjects=(f"{BUDGET_THRESHOLD}.*", ALERTS_COMMAND),
+    max_age_s=30 * _DAY_S,
+    description="Budget thresholds that were reached, and commands about alerts",
+)
 AUDIT_STREAM: Final = Stream(
     name="AUDIT",
     subjects=(f"{AUDIT}.*.*",),
@@ -98,13 +106,25 @@ DEADLETTER_STREAM: Final = Stream(
     max_age_s=30 * _DAY_S,
     description="Messages that could not be handled",
 )
-STREAMS: Final = (USAGE, SECURITY, AUDIT_STREAM, RETENTION, DEADLETTER_STREAM)
+STREAMS: Final = (USAGE, SECURITY, ALERTS, AUDIT_STREAM, RETENTION, DEADLETTER_STREAM)
 
 USAGE_WRITER: Final = Consumer(
     stream="USAGE",
     durable="usage-writer",
     filter_subject=f"{REQUEST_COMPLETED}.*",
     description="usage-writer stores usage events",
+)
+ALERT_WORKER: Final = Consumer(
+    stream="ALERTS",
+    durable="budget-alert",
+    filter_subject=f"{BUDGET_THRESHOLD}.*",
+    description="budget-alert stores each threshold once",
+)
+ALERT_COMMANDS: Final = Consumer(
+    stream="ALERTS",
+    durable="budget-alert-commands",
+    filter_subject=ALERTS_COMMAND,
+    description="budget-alert replays and tests deliveries",
 )
 RETENTION_WORKER: Final = Consumer(
     stream="RETENTION",
@@ -113,7 +133,7 @@ RETENTION_WORKER: Final = Consumer(
     description="retention runs commands",
     ack_wait_s=300.0,
 )
-CONSUMERS: Final = (USAGE_WRITER, RETENTION_WORKER)
+CONSUMERS: Final = (USAGE_WRITER, ALERT_WORKER, ALERT_COMMANDS, RETENTION_WORKER)
 
 KEYS_BUCKET: Final = Bucket(name="sluicegate-keys", description="Gateway keys by the SHA-256 of their text")
 CATALOGUE_BUCKET: Final = Bucket(name="sluicegate-catalog", description="Configuration by <noun>.<id>")
@@ -137,6 +157,24 @@ EVENTS: Final = (
         publisher="edge",
         consumers="anyone",
         meaning="Requests were refused for their key.",
+    ),
+    Event(
+        subject=f"{BUDGET_THRESHOLD}.<tenant>",
+        schema="budget.threshold.v1",
+        type_name="BudgetThresholdReached",
+        stream="ALERTS",
+        publisher="edge, budget-alert",
+        consumers="budget-alert, anyone",
+        meaning="A budget's spend reached a threshold. Budgets that belong to no tenant use `_`.",
+    ),
+    Event(
+        subject=ALERTS_COMMAND,
+        schema="alerts.commanded.v1",
+        type_name="AlertsCommanded",
+        stream="ALERTS",
+        publisher="admin",
+        consumers="budget-alert",
+        meaning="Deliver an alert once more, or test an endpoint.",
     ),
     Event(
         subject=f"{INVALIDATION_APPLIED}.<edge>",
