@@ -10,7 +10,7 @@ import re
 import time
 from typing import Final, Literal
 
-IdPrefix = Literal["ten", "dep", "tea", "key", "prv", "mod", "rte", "evt", "bud", "whk", "whs"]
+IdPrefix = Literal["ten", "dep", "tea", "key", "prv", "mod", "rte", "evt", "bud", "whk", "whs", "alr", "dlv"]
 
 # Crockford's alphabet in lower case: no i, l, o, u, so an id survives being read out loud.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
