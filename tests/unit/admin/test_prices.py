@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sluicegate.admin.models.prices import MAX_USD_PER_MILLION, PriceRow, nano_usd, plan_prices, usd
+from sluicegate.admin.models.prices import MAX_USD_PER_MILLION, PriceRow, plan_prices, price_nano_usd
 from sluicegate.admin.models.schemas import ALWAYS, NewModel, NewPrice, Price
+from sluicegate.admin.money import usd
 
 JANUARY = datetime(2027, 1, 1, tzinfo=UTC)
 
@@ -30,7 +31,7 @@ JANUARY = datetime(2027, 1, 1, tzinfo=UTC)
     ],
 )
 def test_nano_usd_is_exact(text: str, expected: int) -> None:
-    assert nano_usd(text) == expected
+    assert price_nano_usd(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,13 +58,13 @@ def test_nano_usd_is_exact(text: str, expected: int) -> None:
 )
 def test_nano_usd_refuses_what_is_not_exact_decimal_usd(text: str) -> None:
     with pytest.raises(ValueError, match="must"):
-        nano_usd(text)
+        price_nano_usd(text)
 
 
 @given(st.integers(min_value=0, max_value=MAX_USD_PER_MILLION * 10**9))
 def test_usd_comes_back_as_the_same_amount(amount: int) -> None:
     text = usd(amount)
-    assert nano_usd(text) == amount
+    assert price_nano_usd(text) == amount
     assert Decimal(text) * 10**9 == amount
 
 

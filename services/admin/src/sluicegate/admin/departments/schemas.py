@@ -4,6 +4,7 @@ from pydantic import Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, Name, Recorded, RecordId, Request, unchanged
+from sluicegate.admin.limits import NO_LIMITS, Limits, WantedLimits
 from sluicegate.admin.listing import ListQuery
 
 
@@ -13,6 +14,7 @@ class NewDepartment(Request):
     tenant: RecordId = Field(description="The tenant's id.")
     name: Name = Field(examples=["Research"])
     enabled: Enabled = True
+    limits: WantedLimits = NO_LIMITS
 
 
 class DepartmentPatch(Request):
@@ -20,6 +22,7 @@ class DepartmentPatch(Request):
 
     name: Name = Field(default_factory=unchanged)
     enabled: Enabled = Field(default_factory=unchanged)
+    limits: WantedLimits = Field(default_factory=unchanged)
 
 
 class Department(Recorded):
@@ -28,6 +31,7 @@ class Department(Recorded):
     id: str = Field(examples=["dep_06f3k2m9v5w8x1y4z7a0b3c6d9"])
     tenant: str
     name: str = Field(examples=["Research"])
+    limits: Limits
 
 
 class DepartmentChanged(Propagation, Department):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.unit import Ref, Unit, check_version
@@ -26,7 +26,12 @@ class DepartmentService:
             if not await tenants.hold(unit.connection, body.tenant):
                 raise UnknownReferenceError("tenant", "tenant", body.tenant)
             row = await repository.insert(
-                unit.connection, department_id=new_id("dep"), tenant=body.tenant, name=body.name, enabled=body.enabled
+                unit.connection,
+                department_id=new_id("dep"),
+                tenant=body.tenant,
+                name=body.name,
+                enabled=body.enabled,
+                limits=limits.new(body.limits),
             )
             unit.note("created", Ref("department", row.id), before=None, after=snapshot(Department, row))
             return row
@@ -51,7 +56,7 @@ class DepartmentService:
         async def work(unit: Unit) -> DepartmentRow:
             before = found(await repository.lock(unit.connection, department_id), "department", department_id)
             check_version(before.version, version)
-            wanted = replace(before, **changes_of(patch))
+            wanted = replace(before, **limits.laid_over(before, changes_of(patch)))
             ref = Ref("department", department_id)
             if wanted == before:
                 unit.touch(ref)

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, ExactName, Name, Recorded, RecordId, Request, Time, unchanged
+from sluicegate.admin.limits import NO_LIMITS, Limits, WantedLimits
 from sluicegate.admin.listing import ListQuery
 
 KeyStatus = Literal["active", "disabled", "expired", "revoked"]
@@ -44,6 +45,10 @@ class NewKey(Request):
     enabled: Enabled = True
     expires_at: Annotated[ExpiresAt, AfterValidator(_in_the_future)] = None
     allowed_models: AllowedModels = None
+    limits: WantedLimits = Field(
+        default=NO_LIMITS,
+        description="What is not named comes from the tenant's `default_key_limits`, as they are now. Null: no limit.",
+    )
 
 
 class KeyPatch(Request):
@@ -53,6 +58,7 @@ class KeyPatch(Request):
     enabled: Enabled = Field(default_factory=unchanged)
     expires_at: ExpiresAt = Field(default_factory=unchanged)
     allowed_models: AllowedModels = Field(default_factory=unchanged)
+    limits: WantedLimits = Field(default_factory=unchanged)
 
 
 class Key(Recorded):
@@ -68,6 +74,7 @@ class Key(Recorded):
     expires_at: Time | None
     revoked_at: Time | None
     allowed_models: list[str] | None
+    limits: Limits
 
 
 class KeyChanged(Propagation, Key):

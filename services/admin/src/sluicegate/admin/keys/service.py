@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.unit import Ref, Unit, Verb, check_version
@@ -13,6 +13,7 @@ from sluicegate.admin.keys import repository
 from sluicegate.admin.keys.repository import KeyRow
 from sluicegate.admin.keys.schemas import Key, KeyPatch, KeyQuery, NewKey
 from sluicegate.admin.teams import repository as teams
+from sluicegate.admin.tenants import repository as tenants
 from sluicegate.contracts.ids import new_id
 from sluicegate.contracts.keys import VISIBLE_PREFIX_LENGTH, key_digest, new_key
 
@@ -35,8 +36,10 @@ class KeyService:
         text = new_key()
 
         async def work(unit: Unit) -> NewKeyRow:
-            if await teams.hold(unit.connection, body.team) is None:
+            tenant = await teams.hold(unit.connection, body.team)
+            if tenant is None:
                 raise UnknownReferenceError("team", "team", body.team)
+            defaults = await tenants.default_key_limits(unit.connection, tenant)
             row = await repository.insert(
                 unit.connection,
                 key_id=new_id("key"),
@@ -47,6 +50,7 @@ class KeyService:
                 enabled=body.enabled,
                 allowed_models=body.allowed_models,
                 expires_at=body.expires_at,
+                limits=limits.over(defaults, body.limits),
             )
             unit.note("created", Ref("key", row.id), before=None, after=snapshot(Key, row))
             return NewKeyRow(row, text)
@@ -76,7 +80,7 @@ class KeyService:
         async def work(unit: Unit) -> KeyRow:
             before = found(await repository.lock(unit.connection, key_id), "key", key_id)
             check_version(before.version, version)
-            wanted = replace(before, **changes_of(patch))
+            wanted = replace(before, **limits.laid_over(before, changes_of(patch)))
             if wanted != before and before.revoked_at is not None:
                 raise KeyRevokedError("The key is revoked; it stays as it is.", "Make a new key.")
             return await _write(unit, "updated", before, wanted)

@@ -1,42 +1,29 @@
-"""Prices between the API's decimal strings and the contracts' integers. Exact both ways: no float comes near.
+"""Prices in nano-USD, and how a list of them changes.
 
 A price that was in force stays in the table for ever, because usage records name it by its version: a
 changed list retires and adds, it never rewrites.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from sluicegate.admin.money import nano_usd
+from sluicegate.contracts.money import NANO_USD_PER_USD
+
 AMOUNTS: Final = ("input", "output", "cached_input", "cache_write_5m", "cache_write_1h", "reasoning")
 
-NANO_DIGITS: Final = 9
-NANO_USD_PER_USD: Final = 10**NANO_DIGITS
 # A dollar a token is dearer than anything sold; the bound keeps every sum far inside 64 bits.
 MAX_USD_PER_MILLION: Final = 1_000_000
-USD_PATTERN: Final = r"^[0-9]{1,7}(\.[0-9]{1,9})?$"
-_USD: Final = re.compile(r"([0-9]{1,7})(?:\.([0-9]{1,9}))?")
 
 
-def nano_usd(text: str) -> int:
-    """Return nano-USD of decimal USD such as `0.15`; raise ValueError for what is not exact or not sensible."""
-    match = _USD.fullmatch(text)
-    if match is None:
-        raise ValueError("must be decimal USD such as 0.15, with at most 9 digits behind the point")
-    whole, fraction = match[1], match[2] or ""
-    amount = int(whole) * NANO_USD_PER_USD + int(fraction.ljust(NANO_DIGITS, "0"))
+def price_nano_usd(text: str) -> int:
+    """Return nano-USD of decimal USD per million tokens; raise ValueError for what is not exact or not sensible."""
+    amount = nano_usd(text)
     if amount > MAX_USD_PER_MILLION * NANO_USD_PER_USD:
         raise ValueError(f"must not be above {MAX_USD_PER_MILLION} USD per million tokens")
     return amount
-
-
-def usd(amount: int) -> str:
-    """Return decimal USD of nano-USD, as short as it can be: `0.15`, `3`."""
-    whole, fraction = divmod(amount, NANO_USD_PER_USD)
-    digits = f"{fraction:0{NANO_DIGITS}}".rstrip("0")
-    return f"{whole}.{digits}" if digits else str(whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from datetime import datetime
 
 import asyncpg
 
+from sluicegate.admin.limits import column, loaded
 from sluicegate.admin.models.prices import PricePlan, PriceRow
+from sluicegate.contracts.catalogue import Limits
 from sluicegate.store.pool import PoolConnection
 
 
@@ -23,6 +25,7 @@ class ModelRow:
     max_output_tokens: int | None
     owned_by: str
     enabled: bool
+    limits: Limits
     version: int
     created_at: datetime
     updated_at: datetime
@@ -30,27 +33,28 @@ class ModelRow:
 
 
 _INSERT = """
-INSERT INTO models (id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO models (id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled,
+    limits)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
 
 _GET = """
-SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, version,
-    created_at, updated_at
+SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, limits,
+    version, created_at, updated_at
 FROM models WHERE id = $1 AND deleted_at IS NULL
 """
 
 _LOCK = _GET + " FOR UPDATE"
 
 _LOCK_OF_PROVIDERS = """
-SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, version,
-    created_at, updated_at
+SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, limits,
+    version, created_at, updated_at
 FROM models WHERE provider = ANY($1) AND deleted_at IS NULL ORDER BY id FOR UPDATE
 """
 
 _PAGE = """
-SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, version,
-    created_at, updated_at
+SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, limits,
+    version, created_at, updated_at
 FROM models
 WHERE deleted_at IS NULL AND id > coalesce($1, '') AND ($3::text IS NULL OR provider = $3)
     AND ($4::text IS NULL OR name = $4)
@@ -60,7 +64,7 @@ ORDER BY id LIMIT $2
 _UPDATE = """
 UPDATE models
 SET name = $2, model_type = $3, capabilities = $4, context_tokens = $5, max_output_tokens = $6, owned_by = $7,
-    enabled = $8, version = version + 1, updated_at = now()
+    enabled = $8, limits = $9, version = version + 1, updated_at = now()
 WHERE id = $1
 """
 
@@ -104,6 +108,7 @@ async def insert(
     max_output_tokens: int | None,
     owned_by: str,
     enabled: bool,
+    limits: Limits,
 ) -> None:
     await connection.execute(
         _INSERT,
@@ -116,6 +121,7 @@ async def insert(
         max_output_tokens,
         owned_by,
         enabled,
+        column(limits),
     )
 
 
@@ -157,6 +163,7 @@ async def update(connection: PoolConnection, row: ModelRow) -> None:
         row.max_output_tokens,
         row.owned_by,
         row.enabled,
+        column(row.limits),
     )
 
 
@@ -201,4 +208,4 @@ async def prices_of(connection: PoolConnection, model_ids: Sequence[str]) -> dic
 
 async def _with_prices(connection: PoolConnection, records: Sequence[asyncpg.Record]) -> list[ModelRow]:
     prices = await prices_of(connection, [record["id"] for record in records])
-    return [ModelRow(**record, prices=prices[record["id"]]) for record in records]
+    return [ModelRow(**loaded(record), prices=prices[record["id"]]) for record in records]

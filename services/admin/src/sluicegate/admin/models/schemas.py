@@ -7,15 +7,17 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, ExactName, Recorded, RecordId, Request, Time, unchanged
+from sluicegate.admin.limits import NO_LIMITS, Limits, WantedLimits
 from sluicegate.admin.listing import ListQuery
-from sluicegate.admin.models.prices import AMOUNTS, USD_PATTERN, PriceRow, nano_usd, usd
+from sluicegate.admin.models.prices import AMOUNTS, PriceRow, price_nano_usd
+from sluicegate.admin.money import USD_PATTERN, usd
 
 ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_TOKENS: Final = 2**31 - 1
 
 
 def _exact(text: str) -> str:
-    nano_usd(text)
+    price_nano_usd(text)
     return text
 
 
@@ -48,7 +50,7 @@ class NewPrice(PriceAmounts, Request):
         return PriceRow(
             version=0,
             valid_from=self.valid_from,
-            **{name: nano_usd(text) for name, text in amounts.items() if text is not None},
+            **{name: price_nano_usd(text) for name, text in amounts.items() if text is not None},
         )
 
 
@@ -98,6 +100,7 @@ class NewModel(Request):
     owned_by: OwnedBy = ""
     prices: NewPrices = Field(default=[])
     enabled: Enabled = True
+    limits: WantedLimits = NO_LIMITS
 
 
 class ModelPatch(Request):
@@ -111,6 +114,7 @@ class ModelPatch(Request):
     owned_by: OwnedBy = Field(default_factory=unchanged)
     prices: NewPrices = Field(default_factory=unchanged)
     enabled: Enabled = Field(default_factory=unchanged)
+    limits: WantedLimits = Field(default_factory=unchanged)
 
 
 class Model(Recorded):
@@ -125,6 +129,7 @@ class Model(Recorded):
     max_output_tokens: int | None
     owned_by: str
     prices: list[Price] = Field(description="Oldest first.")
+    limits: Limits
 
 
 class ModelChanged(Propagation, Model):

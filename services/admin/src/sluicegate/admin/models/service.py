@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.unit import Ref, Unit, check_version
@@ -26,7 +26,7 @@ class ModelService:
 
     async def create(self, body: NewModel, caller: Caller) -> Changed[ModelRow]:
         async def work(unit: Unit) -> ModelRow:
-            if not await providers.hold(unit.connection, body.provider):
+            if not await providers.hold(unit.connection, [body.provider]):
                 raise UnknownReferenceError("provider", "provider", body.provider)
             model_id = new_id("mod")
             await repository.insert(
@@ -40,6 +40,7 @@ class ModelService:
                 max_output_tokens=body.max_output_tokens,
                 owned_by=body.owned_by,
                 enabled=body.enabled,
+                limits=limits.new(body.limits),
             )
             plan = plan_prices((), [price.row() for price in body.prices], last_version=0)
             await repository.change_prices(unit.connection, model_id, plan)
@@ -67,7 +68,7 @@ class ModelService:
             check_version(before.version, version)
             named = changes_of(patch)
             plan = await _plan(unit, before, named.pop("prices", None))
-            wanted = replace(before, **named)
+            wanted = replace(before, **limits.laid_over(before, named))
             ref = Ref("model", model_id)
             if wanted == before and plan.is_empty:
                 unit.touch(ref)

@@ -3,11 +3,12 @@
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
 from sluicegate.admin.fields import to_us
+from sluicegate.admin.limits import decoded, loaded
 from sluicegate.admin.models import repository as models
 from sluicegate.admin.models.prices import PriceRow
 from sluicegate.admin.projection.entries import TOMBSTONE_DAYS, BucketName, Entry, encoded
@@ -60,17 +61,17 @@ ORDER BY outbox.is_projected, outbox.record_id <> ALL($2::text[]), outbox.sequen
 
 _KEYS = """
 SELECT keys.id, keys.digest, keys.team, keys.name, keys.prefix, keys.enabled, keys.allowed_models, keys.expires_at,
-    keys.revoked_at, teams.tenant, teams.department
+    keys.revoked_at, keys.limits, teams.tenant, teams.department
 FROM keys JOIN teams ON teams.id = keys.team
 WHERE coalesce(least(keys.revoked_at, keys.expires_at) > now() - make_interval(days => $1), true)
 """
 
-_TENANTS = "SELECT id, name, enabled FROM tenants WHERE deleted_at IS NULL"
-_DEPARTMENTS = "SELECT id, tenant, name, enabled FROM departments WHERE deleted_at IS NULL"
-_TEAMS = "SELECT id, tenant, department, name, enabled FROM teams WHERE deleted_at IS NULL"
+_TENANTS = "SELECT id, name, enabled, limits, end_user_limits FROM tenants WHERE deleted_at IS NULL"
+_DEPARTMENTS = "SELECT id, tenant, name, enabled, limits FROM departments WHERE deleted_at IS NULL"
+_TEAMS = "SELECT id, tenant, department, name, enabled, limits FROM teams WHERE deleted_at IS NULL"
 _PROVIDERS = "SELECT * FROM providers WHERE deleted_at IS NULL"
 _MODELS = """
-SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled
+SELECT id, provider, name, model_type, capabilities, context_tokens, max_output_tokens, owned_by, enabled, limits
 FROM models WHERE deleted_at IS NULL
 """
 _ROUTES = """
@@ -81,15 +82,15 @@ FROM routes WHERE deleted_at IS NULL
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
-    return Tenant(**row)
+    return Tenant(**loaded(row))
 
 
 def _department(row: asyncpg.Record) -> Department:
-    return Department(**row)
+    return Department(**loaded(row))
 
 
 def _team(row: asyncpg.Record) -> Team:
-    return Team(**row)
+    return Team(**loaded(row))
 
 
 def _provider(row: asyncpg.Record) -> Provider:
@@ -107,11 +108,12 @@ def _provider(row: asyncpg.Record) -> Provider:
         idle_timeout_ms=row["idle_timeout_ms"],
         total_timeout_ms=row["total_timeout_ms"],
         max_connections=row["max_connections"],
+        limits=decoded(row["limits"]),
     )
 
 
 def _model(row: asyncpg.Record, prices: tuple[PriceRow, ...]) -> Model:
-    values: dict[str, Any] = dict(row)
+    values = loaded(row)
     values["capabilities"] = tuple(values["capabilities"])
     return Model(**values, prices=tuple(_price(price) for price in prices))
 
@@ -154,6 +156,7 @@ def _key(row: asyncpg.Record) -> Key:
         expires_at_us=None if expires_at is None else to_us(expires_at),
         revoked_at_us=None if revoked_at is None else to_us(revoked_at),
         allowed_models=None if allowed_models is None else tuple(allowed_models),
+        limits=decoded(row["limits"]),
     )
 
 

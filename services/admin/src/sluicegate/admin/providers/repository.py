@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from sluicegate.contracts.catalogue import ProviderType, SealedSecret
+from sluicegate.admin.limits import column, loaded
+from sluicegate.contracts.catalogue import Limits, ProviderType, SealedSecret
 from sluicegate.store.pool import PoolConnection
 
 
@@ -29,6 +30,7 @@ class ProviderRow:
     total_timeout_ms: int
     max_connections: int
     enabled: bool
+    limits: Limits
     version: int
     created_at: datetime
     updated_at: datetime
@@ -41,8 +43,8 @@ class ProviderRow:
 _INSERT = """
 INSERT INTO providers (id, tenant, type, name, base_url, credential_key_id, credential_nonce, credential_ciphertext,
     credential_hint, supports_stream_options, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms,
-    total_timeout_ms, max_connections, enabled)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+    total_timeout_ms, max_connections, enabled, limits)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 RETURNING *
 """
 
@@ -63,7 +65,7 @@ _UPDATE = """
 UPDATE providers
 SET name = $2, base_url = $3, credential_key_id = $4, credential_nonce = $5, credential_ciphertext = $6,
     credential_hint = $7, supports_stream_options = $8, connect_timeout_ms = $9, first_byte_timeout_ms = $10,
-    idle_timeout_ms = $11, total_timeout_ms = $12, max_connections = $13, enabled = $14,
+    idle_timeout_ms = $11, total_timeout_ms = $12, max_connections = $13, enabled = $14, limits = $15,
     version = version + 1, updated_at = now()
 WHERE id = $1
 RETURNING *
@@ -73,7 +75,7 @@ _DELETE = """
 UPDATE providers SET deleted_at = now(), version = version + 1, updated_at = now() WHERE id = ANY($1)
 """
 
-_HOLD = "SELECT true FROM providers WHERE id = $1 AND deleted_at IS NULL FOR SHARE"
+_HOLD = "SELECT id, tenant FROM providers WHERE id = ANY($1) AND deleted_at IS NULL ORDER BY id FOR SHARE"
 
 _ELSEWHERE: Final = frozenset({"credential_key_id", "credential_nonce", "credential_ciphertext", "deleted_at"})
 
@@ -95,6 +97,7 @@ async def insert(
     total_timeout_ms: int,
     max_connections: int,
     enabled: bool,
+    limits: Limits,
 ) -> ProviderRow:
     row = await connection.fetchrow(
         _INSERT,
@@ -112,6 +115,7 @@ async def insert(
         total_timeout_ms,
         max_connections,
         enabled,
+        column(limits),
     )
     assert row is not None
     return _row(row)
@@ -132,9 +136,9 @@ async def lock_of_tenant(connection: PoolConnection, tenant: str) -> list[Provid
     return [_row(row) for row in await connection.fetch(_LOCK_OF_TENANT, tenant)]
 
 
-async def hold(connection: PoolConnection, provider_id: str) -> bool:
-    """Tell whether it exists, and keep it from being deleted until the end of the transaction."""
-    return bool(await connection.fetchval(_HOLD, provider_id))
+async def hold(connection: PoolConnection, provider_ids: Sequence[str]) -> dict[str, str | None]:
+    """Return the tenants (None: all) of those that exist, and keep them from being deleted until the end."""
+    return {row["id"]: row["tenant"] for row in await connection.fetch(_HOLD, provider_ids)}
 
 
 async def page(
@@ -159,6 +163,7 @@ async def update(connection: PoolConnection, row: ProviderRow) -> ProviderRow:
         row.total_timeout_ms,
         row.max_connections,
         row.enabled,
+        column(row.limits),
     )
     assert written is not None
     return _row(written)
@@ -187,5 +192,5 @@ def _sealed_columns(credential: SealedSecret | None) -> tuple[str | None, bytes 
 
 
 def _row(record: asyncpg.Record) -> ProviderRow:
-    values: dict[str, Any] = {name: value for name, value in record.items() if name not in _ELSEWHERE}
+    values: dict[str, Any] = {name: value for name, value in loaded(record).items() if name not in _ELSEWHERE}
     return ProviderRow(credential=sealed(record), **values)

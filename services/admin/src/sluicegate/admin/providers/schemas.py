@@ -1,52 +1,17 @@
 """Bodies of the providers' endpoints. The credential goes in and never comes out."""
 
-import ipaddress
-import re
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, Name, Recorded, RecordId, Request, unchanged
+from sluicegate.admin.limits import NO_LIMITS, Limits, WantedLimits
 from sluicegate.admin.listing import ListQuery
+from sluicegate.admin.urls import base_url
 from sluicegate.contracts.catalogue import ProviderType
 
 _HOUR_MS: Final = 3_600_000
-_MAX_HOST_LENGTH: Final = 253
-_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\.?")
-_PATH: Final = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")
-
-
-def base_url(text: str) -> str:
-    """Return an address without its last slash; raise ValueError if no request could go there."""
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("must be a URL in ASCII (write a host name of another script in its xn-- form)")
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("must begin with https:// or http:// and name a host")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user or password; the credential is `api_key`")
-    if parts.query or parts.fragment or "?" in text or "#" in text:
-        raise ValueError("must not hold a query or fragment")
-    if parts.port == 0:  # reading the port raises ValueError for what is none
-        raise ValueError("must not name port 0")
-    if not _is_host(parts.hostname, is_bracketed="[" in parts.netloc):
-        raise ValueError("must name a host that can exist: a DNS name or an IP address")
-    if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
-        raise ValueError("must not hold a path that would have to be escaped or shortened first")
-    return text.rstrip("/")
-
-
-def _is_host(host: str, *, is_bracketed: bool) -> bool:
-    """Tell whether this can be looked up or connected to, as `urlsplit` gives it: in lower case, without brackets."""
-    if not is_bracketed:
-        return len(host) <= _MAX_HOST_LENGTH and _HOST.fullmatch(host) is not None
-    try:
-        return ipaddress.IPv6Address(host).scope_id is None
-    except ValueError:
-        return False
-
 
 BaseUrl = Annotated[
     str,
@@ -92,6 +57,7 @@ class NewProvider(Request):
     total_timeout_ms: TotalTimeout = 900_000
     max_connections: MaxConnections = 1_024
     enabled: Enabled = True
+    limits: WantedLimits = NO_LIMITS
 
 
 class ProviderPatch(Request):
@@ -107,6 +73,7 @@ class ProviderPatch(Request):
     total_timeout_ms: TotalTimeout = Field(default_factory=unchanged)
     max_connections: MaxConnections = Field(default_factory=unchanged)
     enabled: Enabled = Field(default_factory=unchanged)
+    limits: WantedLimits = Field(default_factory=unchanged)
 
 
 class Provider(Recorded):
@@ -125,6 +92,7 @@ class Provider(Recorded):
     idle_timeout_ms: int
     total_timeout_ms: int
     max_connections: int
+    limits: Limits
 
 
 class ProviderChanged(Propagation, Provider):

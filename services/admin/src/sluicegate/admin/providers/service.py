@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.masking import hint
@@ -47,6 +47,7 @@ class ProviderService:
                 total_timeout_ms=body.total_timeout_ms,
                 max_connections=body.max_connections,
                 enabled=body.enabled,
+                limits=limits.new(body.limits),
             )
             unit.note("created", Ref("provider", row.id), before=None, after=snapshot(Provider, row))
             return row
@@ -71,7 +72,7 @@ class ProviderService:
         async def work(unit: Unit) -> ProviderRow:
             before = found(await repository.lock(unit.connection, provider_id), "provider", provider_id)
             check_version(before.version, version)
-            wanted = replace(before, **self._changes_of(provider_id, patch))
+            wanted = replace(before, **limits.laid_over(before, self._changes_of(provider_id, patch)))
             ref = Ref("provider", provider_id)
             if wanted == before:
                 unit.touch(ref)

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.fields import Answer, Enabled, Name, Recorded, RecordId, Request, unchanged
+from sluicegate.admin.limits import NO_LIMITS, Limits, WantedLimits
 from sluicegate.admin.listing import ListQuery
 
 
@@ -14,6 +15,7 @@ class NewTeam(Request):
     department: RecordId | None = Field(default=None, description="A department of that tenant.")
     name: Name = Field(examples=["Search"])
     enabled: Enabled = True
+    limits: WantedLimits = NO_LIMITS
 
 
 class TeamPatch(Request):
@@ -22,6 +24,7 @@ class TeamPatch(Request):
     department: RecordId | None = Field(default_factory=unchanged, description="Null: of no department.")
     name: Name = Field(default_factory=unchanged)
     enabled: Enabled = Field(default_factory=unchanged)
+    limits: WantedLimits = Field(default_factory=unchanged)
 
 
 class Team(Recorded):
@@ -31,6 +34,7 @@ class Team(Recorded):
     tenant: str
     department: str | None
     name: str = Field(examples=["Search"])
+    limits: Limits
 
 
 class TeamChanged(Propagation, Team):

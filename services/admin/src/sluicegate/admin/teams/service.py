@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.unit import Ref, Unit, check_version
@@ -36,6 +36,7 @@ class TeamService:
                 department=body.department,
                 name=body.name,
                 enabled=body.enabled,
+                limits=limits.new(body.limits),
             )
             unit.note("created", Ref("team", row.id), before=None, after=snapshot(Team, row))
             return row
@@ -63,7 +64,7 @@ class TeamService:
         async def work(unit: Unit) -> TeamRow:
             before = found(await repository.lock(unit.connection, team_id), "team", team_id)
             check_version(before.version, version)
-            wanted = replace(before, **changes_of(patch))
+            wanted = replace(before, **limits.laid_over(before, changes_of(patch)))
             ref = Ref("team", team_id)
             if wanted == before:
                 unit.touch(ref)

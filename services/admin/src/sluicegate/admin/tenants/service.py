@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sluicegate.admin import removal
+from sluicegate.admin import limits, removal
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes.changes import Changed, Changes, found
 from sluicegate.admin.changes.unit import Ref, Unit, check_version
@@ -22,7 +22,13 @@ class TenantService:
     async def create(self, body: NewTenant, caller: Caller) -> Changed[TenantRow]:
         async def work(unit: Unit) -> TenantRow:
             row = await repository.insert(
-                unit.connection, tenant_id=new_id("ten"), name=body.name, enabled=body.enabled
+                unit.connection,
+                tenant_id=new_id("ten"),
+                name=body.name,
+                enabled=body.enabled,
+                limits=limits.new(body.limits),
+                end_user_limits=limits.new(body.end_user_limits),
+                default_key_limits=limits.new(body.default_key_limits),
             )
             unit.note("created", Ref("tenant", row.id), before=None, after=snapshot(Tenant, row))
             return row
@@ -45,7 +51,7 @@ class TenantService:
         async def work(unit: Unit) -> TenantRow:
             before = found(await repository.lock(unit.connection, tenant_id), "tenant", tenant_id)
             check_version(before.version, version)
-            wanted = replace(before, **changes_of(patch))
+            wanted = replace(before, **limits.laid_over(before, changes_of(patch)))
             ref = Ref("tenant", tenant_id)
             if wanted == before:
                 unit.touch(ref)
