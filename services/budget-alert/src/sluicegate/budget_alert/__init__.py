@@ -1,0 +1,1 @@
+"""Alerts about budgets: stored once, delivered as signed webhooks; and the auditor of the meters."""
