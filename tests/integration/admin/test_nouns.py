@@ -8,7 +8,7 @@ from sluicegate.contracts.ids import new_id
 
 from .conftest import Running, unique
 
-NOUNS = ("tenants", "departments", "teams", "keys", "providers", "models", "routes")
+NOUNS = ("tenants", "departments", "teams", "keys", "providers", "models", "routes", "budgets")
 ANSWER_OF_A_CHANGE = {"propagated", "edges"}
 
 
@@ -25,6 +25,9 @@ async def body_for(admin: Running, noun: str) -> dict[str, Any]:
     if noun == "models":
         provider = await admin.make("providers", name=unique("provider"), base_url="https://api.example.com/v1")
         return {"provider": provider["id"], "name": "gpt-4o-mini"}
+    if noun == "budgets":
+        team = await admin.make_team()
+        return {"name": "b", "scope": "team", "scope_id": team["id"], "limit_usd": "12.5", "period": "month"}
     return {"alias": unique("alias"), "targets": [{"model": (await admin.make_model())["id"]}]}
 
 
@@ -134,6 +137,14 @@ async def test_name_is_409_when_it_is_taken_and_free_after_deletion(admin: Runni
         ("providers", {"tenant": "ten_none", "name": "x", "base_url": "https://x"}, "tenant"),
         ("models", {"provider": "prv_none", "name": "x"}, "provider"),
         ("routes", {"alias": "x", "targets": [{"model": "mod_none"}]}, "targets.0.model"),
+        *(
+            (
+                "budgets",
+                {"name": "x", "scope": scope, "scope_id": "none", "limit_usd": "1", "period": "day"},
+                "scope_id",
+            )
+            for scope in ("key", "team", "department", "tenant", "provider", "model")
+        ),
     ],
 )
 async def test_body_is_422_when_it_names_what_does_not_exist(

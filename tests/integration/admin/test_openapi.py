@@ -8,7 +8,7 @@ from fastapi.openapi.models import OpenAPI
 
 from .conftest import Running
 
-NOUNS = ("tenant", "department", "team", "key", "provider", "model", "route")
+NOUNS = ("tenant", "department", "team", "key", "provider", "model", "route", "budget")
 METHODS = {"get", "post", "patch", "delete"}
 
 

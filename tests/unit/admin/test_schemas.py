@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from sluicegate.admin.budgets.schemas import BudgetPatch, NewBudget
 from sluicegate.admin.departments.schemas import DepartmentPatch, NewDepartment
 from sluicegate.admin.fields import changes_of, to_us
 from sluicegate.admin.keys.schemas import KeyPatch, NewKey
@@ -23,6 +24,8 @@ BODIES: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (NewProvider, {"name": "OpenAI", "base_url": "https://api.openai.com/v1"}),
     (NewModel, {"provider": "prv_1", "name": "gpt"}),
     (NewRoute, {"alias": "gpt", "targets": [{"model": "mod_1"}]}),
+    (NewBudget, {"name": "b", "scope": "key", "scope_id": "key_1", "limit_usd": "5", "period": "month"}),
+    (BudgetPatch, {"name": "new"}),
     *((patch, {"name": "new"}) for patch in (TenantPatch, DepartmentPatch, TeamPatch, KeyPatch, ProviderPatch)),
     (ModelPatch, {"name": "new"}),
     (RoutePatch, {"name": "new"}),

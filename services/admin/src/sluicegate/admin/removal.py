@@ -1,12 +1,16 @@
 """Deleting a record together with all that belongs to it, each with an audit row and an outbox row of its own.
 
 A parent that goes takes its keys along by revoking them one by one: the edges refuse a key by its own
-record, so nothing depends on how they resolve its parents. Children come first in the outbox.
+record, so nothing depends on how they resolve its parents. Children come first in the outbox. Budgets are no
+children: they go with what they are for, unasked and after it, so that nothing passes without them on the way.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
+from sluicegate.admin.budgets import repository as budgets
+from sluicegate.admin.budgets.repository import BudgetRow
+from sluicegate.admin.budgets.schemas import Budget
 from sluicegate.admin.changes.unit import Ref, Unit
 from sluicegate.admin.departments import repository as departments
 from sluicegate.admin.departments.repository import DepartmentRow
@@ -35,6 +39,11 @@ from sluicegate.admin.tenants.schemas import Tenant
 _CASCADE: Final = "Delete them first, or send ?cascade=true to delete them as well."
 
 
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
 def _refuse(noun: str, record_id: str, **counts: int) -> None:
     """Raise InUseError if anything still belongs to a record."""
     left = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
@@ -42,12 +51,25 @@ def _refuse(noun: str, record_id: str, **counts: int) -> None:
         raise InUseError(f"Still belonging to {noun} {record_id}: {left}.", _CASCADE)
 
 
+async def remove_budgets(unit: Unit, rows: Sequence[BudgetRow]) -> int:
+    """Delete budgets; return how many."""
+    await budgets.delete(unit.connection, [row.id for row in rows])
+    for row in rows:
+        unit.note("deleted", Ref("budget", row.id), before=snapshot(Budget, row), after=None)
+    return len(rows)
+
+
+async def _remove_budgets_of(unit: Unit, rows: Sequence[_HasId]) -> int:
+    """Delete the budgets of records that go; return how many."""
+    return await remove_budgets(unit, await budgets.lock_of_scopes(unit.connection, [row.id for row in rows]))
+
+
 async def remove_keys(unit: Unit, rows: Sequence[KeyRow]) -> int:
-    """Revoke these keys and take them out of the lists; return how many."""
+    """Revoke these keys and take them out of the lists; return how many records went."""
     await keys.delete(unit.connection, [row.id for row in rows])
     for row in rows:
         unit.note("deleted", Ref("key", row.id), before=snapshot(Key, row), after=None)
-    return len(rows)
+    return len(rows) + await _remove_budgets_of(unit, rows)
 
 
 async def remove_teams(unit: Unit, rows: Sequence[TeamRow], *, cascade: bool) -> int:
@@ -59,7 +81,7 @@ async def remove_teams(unit: Unit, rows: Sequence[TeamRow], *, cascade: bool) ->
     await teams.delete(unit.connection, [row.id for row in rows])
     for row in rows:
         unit.note("deleted", Ref("team", row.id), before=snapshot(Team, row), after=None)
-    return count + len(rows)
+    return count + len(rows) + await _remove_budgets_of(unit, rows)
 
 
 async def remove_department(unit: Unit, row: DepartmentRow, *, cascade: bool) -> int:
@@ -79,7 +101,7 @@ async def remove_routes(unit: Unit, rows: Sequence[RouteRow]) -> int:
 
 
 async def remove_models(unit: Unit, rows: Sequence[ModelRow]) -> int:
-    """Delete models; raise InUseError while a route leads to one; return how many."""
+    """Delete models; raise InUseError while a route leads to one; return how many records went."""
     aliases = await routes.aliases_to(unit.connection, [row.id for row in rows])
     if aliases:
         named = ", ".join(aliases)
@@ -87,7 +109,7 @@ async def remove_models(unit: Unit, rows: Sequence[ModelRow]) -> int:
     await models.delete(unit.connection, [row.id for row in rows])
     for row in rows:
         unit.note("deleted", Ref("model", row.id), before=snapshot(Model, row), after=None)
-    return len(rows)
+    return len(rows) + await _remove_budgets_of(unit, rows)
 
 
 async def remove_providers(unit: Unit, rows: Sequence[ProviderRow], *, cascade: bool) -> int:
@@ -99,7 +121,7 @@ async def remove_providers(unit: Unit, rows: Sequence[ProviderRow], *, cascade: 
     await providers.delete(unit.connection, [row.id for row in rows])
     for row in rows:
         unit.note("deleted", Ref("provider", row.id), before=snapshot(Provider, row), after=None)
-    return count + len(rows)
+    return count + len(rows) + await _remove_budgets_of(unit, rows)
 
 
 async def remove_tenant(unit: Unit, row: TenantRow, *, cascade: bool) -> int:
@@ -123,11 +145,11 @@ async def remove_tenant(unit: Unit, row: TenantRow, *, cascade: bool) -> int:
     count += await remove_providers(unit, owned_providers, cascade=True)
     await tenants.delete(unit.connection, [row.id])
     unit.note("deleted", Ref("tenant", row.id), before=snapshot(Tenant, row), after=None)
-    return count + 1
+    return count + 1 + await _remove_budgets_of(unit, [row])
 
 
 async def _remove_departments(unit: Unit, rows: Sequence[DepartmentRow]) -> int:
     await departments.delete(unit.connection, [row.id for row in rows])
     for row in rows:
         unit.note("deleted", Ref("department", row.id), before=snapshot(Department, row), after=None)
-    return len(rows)
+    return len(rows) + await _remove_budgets_of(unit, rows)

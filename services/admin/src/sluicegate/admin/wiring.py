@@ -9,6 +9,8 @@ from starlette.types import ASGIApp
 
 from sluicegate.admin import application
 from sluicegate.admin.background import stop
+from sluicegate.admin.budgets import endpoints as budgets
+from sluicegate.admin.budgets.service import BudgetService
 from sluicegate.admin.changes.changes import Changes
 from sluicegate.admin.config import AdminSettings
 from sluicegate.admin.departments import endpoints as departments
@@ -105,6 +107,7 @@ def _build(settings: AdminSettings, pool: Pool) -> Admin:
             providers.router(ProviderService(changes, key_ring)),
             models.router(ModelService(changes)),
             routes.router(RouteService(changes)),
+            budgets.router(BudgetService(changes)),
         ],
         settings.bootstrap_token.get_secret_value(),
     )

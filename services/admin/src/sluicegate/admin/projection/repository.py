@@ -14,6 +14,7 @@ from sluicegate.admin.models.prices import PriceRow
 from sluicegate.admin.projection.entries import TOMBSTONE_DAYS, BucketName, Entry, encoded
 from sluicegate.admin.providers.repository import sealed
 from sluicegate.contracts.catalogue import (
+    Budget,
     CatalogueRecord,
     Department,
     Key,
@@ -79,6 +80,11 @@ SELECT id, tenant, alias, name, enabled, created_at,
     ARRAY(SELECT model FROM route_targets WHERE route = id ORDER BY place) AS models
 FROM routes WHERE deleted_at IS NULL
 """
+_BUDGETS = """
+SELECT id, name, enabled, scope, scope_id, limit_nano_usd, period, first_weekday, time_zone, thresholds_percent,
+    is_soft, counts_since
+FROM budgets WHERE deleted_at IS NULL
+"""
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
@@ -143,6 +149,13 @@ def _route(row: asyncpg.Record) -> Route:
     )
 
 
+def _budget(row: asyncpg.Record) -> Budget:
+    values = dict(row)
+    values["thresholds_percent"] = tuple(values["thresholds_percent"])
+    counts_since_us = to_us(values.pop("counts_since"))
+    return Budget(**values, counts_since_us=counts_since_us)
+
+
 def _key(row: asyncpg.Record) -> Key:
     expires_at, revoked_at, allowed_models = row["expires_at"], row["revoked_at"], row["allowed_models"]
     return Key(
@@ -167,6 +180,7 @@ _PLAIN: Final[dict[str, tuple[str, Callable[[asyncpg.Record], CatalogueRecord]]]
     "team": (_TEAMS, _team),
     "provider": (_PROVIDERS, _provider),
     "route": (_ROUTES, _route),
+    "budget": (_BUDGETS, _budget),
 }
 
 

@@ -1,0 +1,1 @@
+"""Budgets: what a scope may spend in each calendar period."""
