@@ -1,0 +1,1 @@
+"""Meters shared over all edges through Valkey or Redis, leased in slices and admitted from memory."""

@@ -1,0 +1,464 @@
+"""The ledger: admits requests against shared limits from memory, and never by asking.
+
+PLACEHOLDER-HEADER
+"""
+
+import asyncio
+import math
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+from weakref import WeakValueDictionary
+
+from sluicegate.ledger.clock import BootClock, Clock
+from sluicegate.ledger.meters import (
+    FOREVER_US,
+    ONE_TAG,
+    Meter,
+    MeterSet,
+    Refusal,
+    Reservation,
+    Resource,
+    Short,
+    cap_name,
+    sum_name,
+)
+from sluicegate.ledger.policy import WhenStoreAway, decide
+from sluicegate.ledger.pump import Pump, Waiter
+from sluicegate.ledger.store import MeterStore
+
+WAIT_S: Final = 0.05
+SLOT_S: Final = 0.5
+MINUTE_SLOTS: Final = 120
+FINAL_MEMORY_S: Final = 1.0
+MEMORY_S: Final = 0.1
+RATE_RETRY_S: Final = 5
+
+SpentSoFar = Callable[[Meter], Awaitable[int | None]]
+OnSpent = Callable[[Meter, int], None]
+
+
+class Counts:
+    """What happened since the start, for metrics."""
+
+    __slots__ = (
+        "calls",
+        "failures",
+        "losses",
+        "policy_refused",
+        "policy_served",
+        "refused",
+        "rejoins",
+        "remembered",
+        "seeds",
+        "stale",
+        "syncs",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.calls = 0  # calls of the store
+        self.syncs = 0  # meters in them
+        self.failures = 0  # calls without an answer
+        self.losses = 0  # the store had lost what this process knew to be written
+        self.stale = 0
+        self.rejoins = 0  # leases that had ended without our doing
+        self.seeds = 0  # budgets whose spend had to be asked for
+        self.waits = 0  # requests that waited for a call
+        self.refused = 0  # by an answer of the store
+        self.remembered = 0  # by the memory of one
+        self.policy_served = 0  # let through without a lease, the store being slow or away
+        self.policy_refused = 0
+
+
+class Ledger:
+    """All meters of one process. Everything runs on one event loop; `take` and `settle` never wait.
+
+        meters = ledger.meter_set(…)                      # once per principal, and again outside its period
+        reservation = ledger.take(meters, tokens, cost)   # far from limits this is all
+        if reservation is None:
+            reservation = ledger.refused(meters, tokens, cost) or await ledger.wait(meters, tokens, cost)
+        if isinstance(reservation, Short): …              # 402, 429 or 503
+        ledger.settle(reservation, true_tokens, true_cost)
+
+    `tokens` and `cost` are what the request can use at most: input estimate and output limit, at the dearest price. A
+    request takes the caller's meters once, and those of a provider and model per attempt in a reservation of their own.
+    """
+
+    def __init__(
+        self,
+        store: MeterStore,
+        *,
+        spent_so_far: SpentSoFar,
+        on_spent: OnSpent | None = None,
+        when_store_away: WhenStoreAway = "local-share",
+        configured_edges: int = 1,
+        clock: Clock | None = None,
+        process: str | None = None,
+    ) -> None:
+        self.store = store
+        self.spent_so_far = spent_so_far
+        self.on_spent = on_spent
+        self.when_store_away: WhenStoreAway = when_store_away
+        self.configured_edges = max(1, configured_edges)
+        # Made anew at each start: a host, pid or worker number comes back, and with it another life's record.
+        self.process = process or str(uuid.uuid4())
+        self.now = (clock or BootClock()).now
+        self.counts = Counts()
+        self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
+        self._pumps: dict[str, Pump] = {}
+        self._is_running = False
+        # Rates: slots of 500 ms since the clock's zero, and who has admitted something in each.
+        self._slot = int(self.now() / SLOT_S)
+        self._slot_ends = (self._slot + 1) * SLOT_S
+        self._slots: dict[int, list[Meter]] = {self._slot: []}
+        self._in_slot = self._slots[self._slot].append
+
+    # --- what meters there are ---------------------------------------------------------------------------------
+
+    def sum_meter(
+        self,
+        budget_id: str,
+        scope_id: str,
+        *,
+        scope: str,
+        start_us: int,
+        end_us: int,
+        limit: int,
+        zero_from_us: int | None,
+        is_soft: bool = False,
+        tag: str = ONE_TAG,
+    ) -> Meter:
+        """Return the meter of a budget on one scope in one period; the same object for the same period.
+
+        `zero_from_us`: the period's start if the budget counts since then, None if it was made or changed inside the
+        period and what was spent before has to be asked for.
+        """
+        name = sum_name(tag, budget_id, scope_id, start_us)
+        meter = self._meters.get(name)
+        if meter is None:
+            meter = Meter(
+                self._pump(tag),
+                name,
+                "budget",
+                scope,
+                scope_id,
+                limit,
+                budget_id=budget_id,
+                start_us=start_us,
+                end_us=end_us,
+                zero_from_us=zero_from_us or 0,
+                is_soft=is_soft,
+            )
+            self._meters[name] = meter
+        elif meter.limit != limit or meter.is_soft != is_soft:
+            meter.is_soft = is_soft
+            self.limit_changed(meter, limit)
+        return meter
+
+    def cap_meter(self, resource: Resource, scope: str, scope_id: str, *, limit: int, tag: str = ONE_TAG) -> Meter:
+        """Return the meter of a capacity of one scope: requests or tokens per minute, or open requests."""
+        name = cap_name(tag, resource, scope, scope_id)
+        meter = self._meters.get(name)
+        if meter is None:
+            meter = Meter(self._pump(tag), name, resource, scope, scope_id, limit, end_us=FOREVER_US)
+            self._meters[name] = meter
+        elif meter.limit != limit:
+            self.limit_changed(meter, limit)
+        return meter
+
+    def limit_changed(self, meter: Meter, limit: int) -> None:
+        """Give back what is spare and ask for a lease of the new limit. Also done by asking for the meter again."""
+        meter.limit = limit
+        meter.held -= meter.spare
+        meter.spare = 0
+        meter.refusal = None
+        meter.is_watched = meter.is_scarce
+        if meter.is_active:
+            meter.pump.mark_dirty(meter)
+
+    # --- the hot path ------------------------------------------------------------------------------------------
+    # Plain loops over a few integers. Per meter they cost about 0.1 µs; a method call in them would double that.
+
+    def take(  # noqa: PLR0912 - in one piece, see above
+        self, meters: MeterSet, tokens: int, cost_nano_usd: int
+    ) -> Reservation | None:
+        """Take from all meters of the set or from none. None: a lease is too small, or its time is over."""
+        now = self.now()
+        if now >= self._slot_ends:
+            self._turn(now)
+        for pump in meters.pumps:
+            if now >= pump.valid_until:
+                return None
+        for meter in meters.ones:
+            if meter.spare < 1 or not meter.is_ok:
+                return None
+        for meter in meters.tokens:
+            if meter.spare < tokens or not meter.is_ok:
+                return None
+        for meter in meters.budgets:
+            if meter.spare < cost_nano_usd or not meter.is_ok:
+                return None
+
+        slot = self._slot
+        for meter in meters.requests:
+            meter.spare -= 1
+            meter.used += 1
+            window = meter.window
+            if slot in window:
+                window[slot] += 1
+            else:
+                window[slot] = 1
+                self._in_slot(meter)
+        for meter in meters.open:
+            meter.spare -= 1
+            meter.used += 1
+        for meter in meters.tokens:
+            meter.spare -= tokens
+            meter.used += tokens
+            if tokens > meter.largest:  # noqa: PLR1730 - a call
+                meter.largest = tokens
+            window = meter.window
+            if slot in window:
+                window[slot] += tokens
+            else:
+                window[slot] = tokens
+                self._in_slot(meter)
+        for meter in meters.budgets:
+            meter.spare -= cost_nano_usd
+            meter.used += cost_nano_usd
+            if cost_nano_usd > meter.largest:  # noqa: PLR1730 - a call
+                meter.largest = cost_nano_usd
+        return Reservation(meters, tokens, cost_nano_usd, slot)
+
+    def settle(self, reservation: Reservation, tokens: int, cost_nano_usd: int) -> None:
+        """Book what the request really used: once, from its one end state. A second call does nothing."""
+        if not reservation.is_open:
+            return
+        reservation.is_open = False
+        if not reservation.is_covered:
+            self._settle_bare(reservation, tokens, cost_nano_usd)
+            return
+        meters = reservation.meters
+        for meter in meters.open:
+            meter.spare += 1
+            if meter.is_watched:
+                meter.pump.came_back(meter)
+        back = reservation.tokens - tokens
+        if back:
+            slot = reservation.slot
+            for meter in meters.tokens:
+                window = meter.window
+                if slot in window:  # else its minute is over, and all of it came back
+                    window[slot] -= back
+                    meter.spare += back
+                    if meter.spare < 0:
+                        meter.pump.owe(meter)
+                    elif meter.is_watched:
+                        meter.pump.came_back(meter)
+        back = reservation.cost_nano_usd - cost_nano_usd
+        for meter in meters.budgets:
+            meter.held -= cost_nano_usd
+            meter.spare += back
+            if meter.is_joined:
+                meter.settled += cost_nano_usd
+                if meter.unsent_since is None:
+                    meter.pump.note_unsent(meter)
+            else:
+                meter.lone += cost_nano_usd
+            if meter.spare < 0:
+                meter.pump.owe(meter)
+            elif back and meter.is_watched:
+                meter.pump.came_back(meter)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give everything back, the requests as well: nothing was sent anywhere."""
+        if not reservation.is_open:
+            return
+        slot = reservation.slot
+        for meter in reservation.meters.requests:
+            window = meter.window if reservation.is_covered else meter.bare
+            if slot in window:
+                window[slot] -= 1
+                if reservation.is_covered:
+                    meter.spare += 1
+                    if meter.is_watched:
+                        meter.pump.came_back(meter)
+                else:
+                    meter.held -= 1
+                    meter.pump.mark_dirty(meter)
+        self.settle(reservation, 0, 0)
+
+    # --- short of something ------------------------------------------------------------------------------------
+
+    def refused(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Short | None:
+        """Tell whether a need like this was refused a moment ago and nothing came back since: no call is made."""
+        now = self.now()
+        for meter in meters.all:
+            refusal = meter.refusal
+            if (
+                refusal is not None
+                and now < refusal.until
+                and meters.need(meter, tokens, cost_nano_usd) >= refusal.need
+            ):
+                self.counts.remembered += 1
+                return self._short(meter, now, is_final=refusal.is_final)
+        return None
+
+    async def wait(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation | Short:
+        """Join those who wait for the store's next answer, for 50 ms at most; then the policy decides."""
+        now = self.now()
+        for meter in meters.all:
+            if not meter.is_active:
+                meter.pump.adopt(meter, now)
+        if self._is_waiting_vain(meters, now):
+            return self._decide(meters, tokens, cost_nano_usd)
+        self.counts.waits += 1
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(meters, tokens, cost_nano_usd, self.counts.calls, loop.create_future())
+        for pump in meters.pumps:
+            pump.join_waiters(waiter)
+        timer = loop.call_later(WAIT_S, waiter.give_up)
+        try:
+            outcome = await waiter.outcome
+        except asyncio.CancelledError:
+            if waiter.outcome.done() and not waiter.outcome.cancelled():
+                outcome = waiter.outcome.result()
+                if isinstance(outcome, Reservation):
+                    self.release(outcome)
+            raise
+        finally:
+            timer.cancel()
+            for pump in meters.pumps:
+                pump.leave_waiters(waiter)
+        if outcome is None:
+            outcome = self.take(meters, tokens, cost_nano_usd) or self._decide(meters, tokens, cost_nano_usd)
+        return outcome
+
+    def _is_waiting_vain(self, meters: MeterSet, now: float) -> bool:
+        """Tell whether no answer within 50 ms can help: the store is away, or a budget's spend is being asked for."""
+        return any(pump.is_away for pump in meters.pumps) or any(
+            meter.missing_at is not None and now - meter.missing_at >= WAIT_S for meter in meters.budgets
+        )
+
+    def _decide(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation | Short:
+        short = decide(self.when_store_away, meters, tokens, cost_nano_usd, self.configured_edges)
+        if short is None:
+            self.counts.policy_served += 1
+            return self._take_bare(meters, tokens, cost_nano_usd)
+        self.counts.policy_refused += 1
+        return short
+
+    # A reservation without a lease is held, and so told to the store as soon as it can be, but gives nothing to what
+    # is spare: the store may not know of it yet.
+
+    def _take_bare(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation:
+        for meter in meters.all:
+            need = meters.need(meter, tokens, cost_nano_usd)
+            meter.held += need
+            meter.used += need
+            meter.largest = max(meter.largest, need)
+            if meter.resource in {"requests", "tokens"}:
+                meter.bare[self._slot] = meter.bare.get(self._slot, 0) + need
+                self._in_slot(meter)
+            meter.pump.mark_dirty(meter)
+        return Reservation(meters, tokens, cost_nano_usd, self._slot, is_covered=False)
+
+    def _settle_bare(self, reservation: Reservation, tokens: int, cost_nano_usd: int) -> None:
+        meters = reservation.meters
+        for meter in meters.open:
+            meter.held -= 1
+            meter.pump.mark_dirty(meter)
+        for meter in meters.tokens:
+            if reservation.slot in meter.bare:
+                meter.bare[reservation.slot] += tokens - reservation.tokens
+                meter.held += tokens - reservation.tokens
+                meter.pump.mark_dirty(meter)
+        for meter in meters.budgets:
+            meter.held -= reservation.cost_nano_usd
+            if meter.is_joined:
+                meter.settled += cost_nano_usd
+                if meter.unsent_since is None:
+                    meter.pump.note_unsent(meter)
+            else:
+                meter.lone += cost_nano_usd
+            meter.pump.mark_dirty(meter)
+
+    def _short(self, meter: Meter, now: float, *, is_final: bool) -> Short:
+        retry_after_s = 1
+        if meter.resource in {"requests", "tokens"}:
+            oldest = next(iter(meter.window), None)
+            retry_after_s = RATE_RETRY_S if oldest is None else max(1, math.ceil(self._comes_back_at(oldest) - now))
+        return Short(meter, retry_after_s=retry_after_s, is_final=is_final)
+
+    def refuse(self, meter: Meter, need: int, now: float) -> Short:
+        """Refuse a need for the store's answer, and remember it. For the pump."""
+        is_final = meter.resource == "budget" and meter.spent is not None and meter.spent + need > meter.sent_limit
+        meter.refusal = Refusal(need, now + (FINAL_MEMORY_S if is_final else MEMORY_S), is_final=is_final)
+        meter.is_watched = True
+        self.counts.refused += 1
+        return self._short(meter, now, is_final=is_final)
+
+    # --- sliding minutes ---------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Let what was admitted a minute ago come back. Called at least with every tick while a pump has meters."""
+        now = self.now()
+        if now >= self._slot_ends:
+            self._turn(now)
+
+    def _turn(self, now: float) -> None:
+        self._slot = int(now / SLOT_S)
+        self._slot_ends = (self._slot + 1) * SLOT_S
+        while self._slots and (slot := next(iter(self._slots))) < self._slot - MINUTE_SLOTS:
+            for meter in self._slots.pop(slot):
+                self._expire(meter, slot)
+        self._in_slot = self._slots.setdefault(self._slot, []).append
+
+    @staticmethod
+    def _expire(meter: Meter, slot: int) -> None:
+        back = meter.window.pop(slot, 0)
+        if back:
+            meter.spare += back
+            if meter.is_watched:
+                meter.pump.came_back(meter)
+        bare = meter.bare.pop(slot, 0)
+        if bare:
+            meter.held -= bare
+            meter.pump.mark_dirty(meter)
+
+    @staticmethod
+    def _comes_back_at(slot: int) -> float:
+        return (slot + MINUTE_SLOTS + 1) * SLOT_S
+
+    def reset_s(self, meter: Meter) -> float:
+        """Return in how many seconds all that this process admitted on a rate will have come back, for headers."""
+        newest = next(reversed(meter.window), None)
+        return 0.0 if newest is None else max(0.0, self._comes_back_at(newest) - self.now())
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Literal["ok", "degraded"]:
+        """Tell whether the store answers; while it does not, leases go on for 10 s and then the policy decides."""
+        return "degraded" if any(pump.is_away for pump in self._pumps.values()) else "ok"
+
+    async def start(self) -> None:
+        """Start the pumps. Before this, no lease is taken and `wait` runs into the policy."""
+        self._is_running = True
+        for pump in self._pumps.values():
+            pump.start()
+
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """Give all leases back, as far as the store answers in time. Reservations should be settled before."""
+        self._is_running = False
+        await asyncio.gather(*(pump.close(timeout_s) for pump in self._pumps.values()))
+        self._pumps.clear()
+
+    def _pump(self, tag: str) -> Pump:
+        pump = self._pumps.get(tag)
+        if pump is None:
+            pump = self._pumps[tag] = Pump(self, tag)
+            if self._is_running:
+                pump.start()
+        return pump

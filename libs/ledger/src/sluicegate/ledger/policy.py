@@ -1,0 +1,62 @@
+"""What is decided when the store cannot be asked: pure, from what this process knows.
+
+- `local-share`: each process serves its share of what was left at the last answer (by the number of processes that
+  answer named), minus what it has reserved and settled itself since. A meter that was never answered for gives
+  limit ÷ configured edges. All shares together stay below the limit as long as those numbers were right.
+- `closed`: refuse, with 503. `open`: serve.
+
+Only settled money that is known to fill a budget refuses as a limit does (402); all else is an infrastructure fault.
+"""
+
+from typing import Final, Literal
+
+from sluicegate.ledger.meters import Meter, MeterSet, Short
+
+WhenStoreAway = Literal["local-share", "closed", "open"]
+FAILURES_THAT_OPEN: Final = 3
+_RETRY_S: Final = 1
+
+
+class Breaker:
+    """Opens at the third failure in a row; the next answer closes it. Calls go on as probes, requests do not wait."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.failures >= FAILURES_THAT_OPEN
+
+    def answered(self) -> None:
+        self.failures = 0
+
+    def failed(self) -> None:
+        self.failures += 1
+
+
+def local_share(meter: Meter, configured_edges: int) -> int:
+    """Return what this process may still give out of a meter without asking."""
+    own = meter.taken + meter.settled - meter.synced + meter.lone
+    if not meter.members:
+        return meter.limit // configured_edges - own
+    spent = meter.spent or 0
+    return (meter.limit - spent) // meter.members - own
+
+
+def decide(
+    when_store_away: WhenStoreAway, meters: MeterSet, tokens: int, cost_nano_usd: int, configured_edges: int
+) -> Short | None:
+    """Return who refuses, or None if the request may pass without a lease."""
+    if when_store_away == "open":
+        return None
+    for meter in meters.all:
+        if meter.is_soft:
+            continue
+        need = meters.need(meter, tokens, cost_nano_usd)
+        if meter.spent is not None and meter.spent + need > meter.limit:
+            return Short(meter, retry_after_s=_RETRY_S, is_final=True)
+        if when_store_away == "closed" or need > local_share(meter, configured_edges):
+            return Short(meter, retry_after_s=_RETRY_S, reason="store_away")
+    return None
