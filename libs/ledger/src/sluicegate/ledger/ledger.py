@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from sluicegate.ledger.clock import BootClock, Clock
 from sluicegate.ledger.meters import (
     FOREVER_US,
+    NO_SLOT,
     ONE_TAG,
     Meter,
     MeterSet,
@@ -20,6 +21,7 @@ from sluicegate.ledger.meters import (
     Reservation,
     Resource,
     Short,
+    Slot,
     cap_name,
     sum_name,
 )
@@ -108,11 +110,11 @@ class Ledger:
         self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
         self._pumps: dict[str, Pump] = {}
         self._is_running = False
-        # Rates: slots of 500 ms since the clock's zero, and who has admitted something in each.
-        self._slot = int(self.now() / SLOT_S)
-        self._slot_ends = (self._slot + 1) * SLOT_S
-        self._slots: dict[int, list[Meter]] = {self._slot: []}
-        self._in_slot = self._slots[self._slot].append
+        # Half seconds since the clock's zero, and what was taken in each of the last 120, oldest first.
+        self._slot_number = int(self.now() / SLOT_S)
+        self._slot_ends = (self._slot_number + 1) * SLOT_S
+        self._present: list[Slot] = []
+        self._past: dict[int, list[Slot]] = {}
 
     # --- what meters there are ---------------------------------------------------------------------------------
 
@@ -180,9 +182,7 @@ class Ledger:
     # --- the hot path ------------------------------------------------------------------------------------------
     # Plain loops over a few integers. Per meter they cost about 0.1 µs; a method call in them would double that.
 
-    def take(  # noqa: PLR0912 - in one piece, see above
-        self, meters: MeterSet, tokens: int, cost_nano_usd: int
-    ) -> Reservation | None:
+    def take(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation | None:
         """Take from all meters of the set or from none. None: a lease is too small, or its time is over."""
         now = self.now()
         if now >= self._slot_ends:
@@ -200,62 +200,48 @@ class Ledger:
             if meter.spare < cost_nano_usd or not meter.is_ok:
                 return None
 
-        slot = self._slot
-        for meter in meters.requests:
+        slot = meters.slot
+        if slot.number != self._slot_number:
+            slot = self._open_slot(meters)
+        slot.requests += 1
+        slot.tokens += tokens
+        slot.tokens_taken += tokens
+        slot.cost_taken += cost_nano_usd
+        if tokens > slot.largest_tokens:  # noqa: PLR1730 - a call
+            slot.largest_tokens = tokens
+        if cost_nano_usd > slot.largest_cost:  # noqa: PLR1730 - a call
+            slot.largest_cost = cost_nano_usd
+        for meter in meters.ones:
             meter.spare -= 1
-            meter.used += 1
-            window = meter.window
-            if slot in window:
-                window[slot] += 1
-            else:
-                window[slot] = 1
-                self._in_slot(meter)
-        for meter in meters.open:
-            meter.spare -= 1
-            meter.used += 1
         for meter in meters.tokens:
             meter.spare -= tokens
-            meter.used += tokens
-            if tokens > meter.largest:  # noqa: PLR1730 - a call
-                meter.largest = tokens
-            window = meter.window
-            if slot in window:
-                window[slot] += tokens
-            else:
-                window[slot] = tokens
-                self._in_slot(meter)
         for meter in meters.budgets:
             meter.spare -= cost_nano_usd
-            meter.used += cost_nano_usd
-            if cost_nano_usd > meter.largest:  # noqa: PLR1730 - a call
-                meter.largest = cost_nano_usd
-        return Reservation(meters, tokens, cost_nano_usd, slot)
+        return Reservation(slot, tokens, cost_nano_usd)
 
     def settle(self, reservation: Reservation, tokens: int, cost_nano_usd: int) -> None:
         """Book what the request really used: once, from its one end state. A second call does nothing."""
         if not reservation.is_open:
             return
         reservation.is_open = False
-        if not reservation.is_covered:
+        slot = reservation.slot
+        if not slot.is_covered:
             self._settle_bare(reservation, tokens, cost_nano_usd)
             return
-        meters = reservation.meters
+        meters = slot.meters
         for meter in meters.open:
             meter.spare += 1
             if meter.is_watched:
                 meter.pump.came_back(meter)
         back = reservation.tokens - tokens
-        if back:
-            slot = reservation.slot
+        if back and not slot.is_over:
+            slot.tokens -= back
             for meter in meters.tokens:
-                window = meter.window
-                if slot in window:  # else its minute is over, and all of it came back
-                    window[slot] -= back
-                    meter.spare += back
-                    if meter.spare < 0:
-                        meter.pump.owe(meter)
-                    elif meter.is_watched:
-                        meter.pump.came_back(meter)
+                meter.spare += back
+                if meter.spare < 0:
+                    meter.pump.owe(meter)
+                elif meter.is_watched:
+                    meter.pump.came_back(meter)
         back = reservation.cost_nano_usd - cost_nano_usd
         for meter in meters.budgets:
             meter.held -= cost_nano_usd
@@ -268,7 +254,7 @@ class Ledger:
                 meter.lone += cost_nano_usd
             if meter.spare < 0:
                 meter.pump.owe(meter)
-            elif back and meter.is_watched:
+            elif meter.is_watched and back:
                 meter.pump.came_back(meter)
 
     def release(self, reservation: Reservation) -> None:
@@ -276,17 +262,16 @@ class Ledger:
         if not reservation.is_open:
             return
         slot = reservation.slot
-        for meter in reservation.meters.requests:
-            window = meter.window if reservation.is_covered else meter.bare
-            if slot in window:
-                window[slot] -= 1
-                if reservation.is_covered:
-                    meter.spare += 1
-                    if meter.is_watched:
-                        meter.pump.came_back(meter)
-                else:
+        if not slot.is_over:
+            slot.requests -= 1
+            for meter in slot.meters.requests:
+                if not slot.is_covered:
                     meter.held -= 1
                     meter.pump.mark_dirty(meter)
+                    continue
+                meter.spare += 1
+                if meter.is_watched:
+                    meter.pump.came_back(meter)
         self.settle(reservation, 0, 0)
 
     # --- short of something ------------------------------------------------------------------------------------
@@ -311,6 +296,9 @@ class Ledger:
         for meter in meters.all:
             if not meter.is_active:
                 meter.pump.adopt(meter, now)
+            meter.largest = max(meter.largest, meters.need(meter, tokens, cost_nano_usd))
+        if meters.slot.number == self._slot_number:
+            meters.slot.count(now)  # what is asked for follows from what was used
         if self._is_waiting_vain(meters, now):
             return self._decide(meters, tokens, cost_nano_usd)
         self.counts.waits += 1
@@ -353,28 +341,31 @@ class Ledger:
     # is spare: the store may not know of it yet.
 
     def _take_bare(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation:
+        self.turn()
         for meter in meters.all:
-            need = meters.need(meter, tokens, cost_nano_usd)
-            meter.held += need
-            meter.used += need
-            meter.largest = max(meter.largest, need)
-            if meter.resource in {"requests", "tokens"}:
-                meter.bare[self._slot] = meter.bare.get(self._slot, 0) + need
-                self._in_slot(meter)
+            meter.held += meters.need(meter, tokens, cost_nano_usd)
             meter.pump.mark_dirty(meter)
-        return Reservation(meters, tokens, cost_nano_usd, self._slot, is_covered=False)
+        slot = meters.bare_slot
+        if slot.number != self._slot_number:
+            slot = self._open_slot(meters, is_covered=False)
+        slot.requests += 1
+        slot.tokens += tokens
+        slot.tokens_taken += tokens
+        slot.cost_taken += cost_nano_usd
+        return Reservation(slot, tokens, cost_nano_usd)
 
-    def _settle_bare(self, reservation: Reservation, tokens: int, cost_nano_usd: int) -> None:
-        meters = reservation.meters
-        for meter in meters.open:
+    @staticmethod
+    def _settle_bare(reservation: Reservation, tokens: int, cost_nano_usd: int) -> None:
+        slot = reservation.slot
+        for meter in slot.meters.open:
             meter.held -= 1
             meter.pump.mark_dirty(meter)
-        for meter in meters.tokens:
-            if reservation.slot in meter.bare:
-                meter.bare[reservation.slot] += tokens - reservation.tokens
+        if not slot.is_over:
+            slot.tokens += tokens - reservation.tokens
+            for meter in slot.meters.tokens:
                 meter.held += tokens - reservation.tokens
                 meter.pump.mark_dirty(meter)
-        for meter in meters.budgets:
+        for meter in slot.meters.budgets:
             meter.held -= reservation.cost_nano_usd
             if meter.is_joined:
                 meter.settled += cost_nano_usd
@@ -387,7 +378,7 @@ class Ledger:
     def _short(self, meter: Meter, now: float, *, is_final: bool) -> Short:
         retry_after_s = 1
         if meter.resource in {"requests", "tokens"}:
-            oldest = next(iter(meter.window), None)
+            oldest = next(iter(meter.slots), None)
             retry_after_s = RATE_RETRY_S if oldest is None else max(1, math.ceil(self._comes_back_at(oldest) - now))
         return Short(meter, retry_after_s=retry_after_s, is_final=is_final)
 
@@ -408,32 +399,49 @@ class Ledger:
             self._turn(now)
 
     def _turn(self, now: float) -> None:
-        self._slot = int(now / SLOT_S)
-        self._slot_ends = (self._slot + 1) * SLOT_S
-        while self._slots and (slot := next(iter(self._slots))) < self._slot - MINUTE_SLOTS:
-            for meter in self._slots.pop(slot):
-                self._expire(meter, slot)
-        self._in_slot = self._slots.setdefault(self._slot, []).append
+        for slot in self._present:
+            slot.count(now)
+            slot.meters.slot = slot.meters.bare_slot = NO_SLOT
+        self._past[self._slot_number] = [slot for slot in self._present if slot.meters.rates]
+        self._present = []
+        self._slot_number = int(now / SLOT_S)
+        self._slot_ends = (self._slot_number + 1) * SLOT_S
+        while self._past and (number := next(iter(self._past))) < self._slot_number - MINUTE_SLOTS:
+            for slot in self._past.pop(number):
+                self._expire(slot)
+
+    def _open_slot(self, meters: MeterSet, *, is_covered: bool = True) -> Slot:
+        slot = Slot(meters, self._slot_number, is_covered=is_covered)
+        if is_covered:
+            meters.slot = slot
+        else:
+            meters.bare_slot = slot
+        self._present.append(slot)
+        for meter in meters.rates:
+            meter.slots[slot.number] = None
+        return slot
 
     @staticmethod
-    def _expire(meter: Meter, slot: int) -> None:
-        back = meter.window.pop(slot, 0)
-        if back:
+    def _expire(slot: Slot) -> None:
+        slot.is_over = True
+        for meter in slot.meters.rates:
+            meter.slots.pop(slot.number, None)
+            back = slot.requests if meter.resource == "requests" else slot.tokens
+            if not slot.is_covered:
+                meter.held -= back
+                meter.pump.mark_dirty(meter)
+                continue
             meter.spare += back
             if meter.is_watched:
                 meter.pump.came_back(meter)
-        bare = meter.bare.pop(slot, 0)
-        if bare:
-            meter.held -= bare
-            meter.pump.mark_dirty(meter)
 
     @staticmethod
-    def _comes_back_at(slot: int) -> float:
-        return (slot + MINUTE_SLOTS + 1) * SLOT_S
+    def _comes_back_at(number: int) -> float:
+        return (number + MINUTE_SLOTS + 1) * SLOT_S
 
     def reset_s(self, meter: Meter) -> float:
         """Return in how many seconds all that this process admitted on a rate will have come back, for headers."""
-        newest = next(reversed(meter.window), None)
+        newest = next(reversed(meter.slots), None)
         return 0.0 if newest is None else max(0.0, self._comes_back_at(newest) - self.now())
 
     # --- life --------------------------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ class Meter:
     __slots__ = (
         "__weakref__",
         "answered_by",
-        "bare",
         "budget_id",
         "check_turn",
         "checked_at",
@@ -71,6 +70,7 @@ class Meter:
         "scope_id",
         "sent_at",
         "settled",
+        "slots",
         "spare",
         "spent",
         "start_us",
@@ -83,7 +83,6 @@ class Meter:
         "used_seen",
         "waiters",
         "wanted",
-        "window",
         "zero_from_us",
     )
 
@@ -122,10 +121,7 @@ class Meter:
         self.settled = 0  # S: settled since joining
         self.held = 0  # R + A: reserved by requests, or used up in the last minute, and spare
         self.spare = 0  # A: may be given to requests
-        self.used = 0  # all that was ever taken, to see what a second uses
-        self.largest = 1  # the largest need so far
-        self.window: dict[int, int] = {}  # rates: slot of 500 ms -> what was admitted in it and comes back
-        self.bare: dict[int, int] = {}  # rates: the same, admitted without a lease
+        self.slots: dict[int, None] = {}  # rates: the half seconds whose use has yet to come back, oldest first
         # What the store said last.
         self.spent: int | None = None  # spent by all (sums)
         self.left: int | None = None  # leased to nobody
@@ -142,8 +138,10 @@ class Meter:
         self.refusal: Refusal | None = None
         self.is_watched = False  # scarce or with a refusal: what comes back is worth a look
         self.is_active = False  # in its pump's care
+        self.used = 0  # all that was ever taken, to see what a second uses
         self.used_seen = 0
         self.used_at = 0.0
+        self.largest = 1  # the largest need so far
         self.use_per_s = 0
         self.sent_at = 0.0
         self.given_up_at = 0.0  # when it left the store
@@ -204,7 +202,20 @@ class MeterSet:
     is to be made anew. Requests in flight keep theirs through their reservation.
     """
 
-    __slots__ = ("all", "budgets", "ones", "open", "pumps", "requests", "since_us", "tokens", "until_us")
+    __slots__ = (
+        "all",
+        "bare_slot",
+        "budgets",
+        "ones",
+        "open",
+        "pumps",
+        "rates",
+        "requests",
+        "since_us",
+        "slot",
+        "tokens",
+        "until_us",
+    )
 
     def __init__(self, meters: Iterable[Meter]) -> None:
         self.all = tuple(meters)
@@ -214,10 +225,13 @@ class MeterSet:
         self.tokens = tuple(meter for meter in self.all if meter.resource == "tokens")
         self.open = tuple(meter for meter in self.all if meter.resource == "open")
         self.ones = self.requests + self.open
+        self.rates = self.requests + self.tokens
         self.budgets = tuple(meter for meter in self.all if meter.resource == "budget")
         self.pumps = tuple(dict.fromkeys(meter.pump for meter in self.all))
         self.since_us = max((meter.start_us for meter in self.all), default=0)
         self.until_us = min((meter.end_us for meter in self.all), default=FOREVER_US)
+        # Those of the present half second, if it was used in it.
+        self.slot = self.bare_slot = NO_SLOT
 
     def need(self, meter: Meter, tokens: int, cost_nano_usd: int) -> int:
         """Return what a request takes from one of these meters."""
@@ -226,18 +240,82 @@ class MeterSet:
         return cost_nano_usd if meter.resource == "budget" else 1
 
 
+class Slot:
+    """What was taken from one set in one half second: what comes back to its rates a minute later.
+
+    Kept per set, not per meter: a request then counts once what it takes from a dozen meters.
+    """
+
+    __slots__ = (
+        "cost_taken",
+        "counted_cost",
+        "counted_requests",
+        "counted_tokens",
+        "is_covered",
+        "is_over",
+        "largest_cost",
+        "largest_tokens",
+        "meters",
+        "number",
+        "requests",
+        "tokens",
+        "tokens_taken",
+    )
+
+    def __init__(self, meters: MeterSet, number: int, *, is_covered: bool = True) -> None:
+        self.meters = meters
+        self.number = number  # half seconds since the clock's zero
+        self.is_covered = is_covered  # False: let through without a lease while the store was away
+        self.is_over = False  # the minute has passed, and all came back
+        self.requests = 0
+        self.tokens = 0  # lowered or raised to what was really used
+        # What the set's meters are told to have been used, and were told already.
+        self.tokens_taken = self.counted_tokens = 0
+        self.cost_taken = self.counted_cost = 0
+        self.counted_requests = 0
+        self.largest_tokens = self.largest_cost = 0
+
+    def count(self, now: float) -> None:
+        """Tell the meters what was used of them since the last time."""
+        requests, tokens = self.requests - self.counted_requests, self.tokens_taken - self.counted_tokens
+        cost = self.cost_taken - self.counted_cost
+        for meter in self.meters.all:
+            meter.used_at = now
+        for meter in self.meters.ones:
+            meter.used += requests
+        for meter in self.meters.tokens:
+            meter.used += tokens
+            meter.largest = max(meter.largest, self.largest_tokens)
+        for meter in self.meters.budgets:
+            meter.used += cost
+            meter.largest = max(meter.largest, self.largest_cost)
+        self.counted_requests, self.counted_tokens, self.counted_cost = (
+            self.requests,
+            self.tokens_taken,
+            self.cost_taken,
+        )
+
+
 class Reservation:
     """What one request, or one attempt, has taken. Settle or release it once; further calls do nothing."""
 
-    __slots__ = ("cost_nano_usd", "is_covered", "is_open", "meters", "slot", "tokens")
+    __slots__ = ("cost_nano_usd", "is_open", "slot", "tokens")
 
-    def __init__(self, meters: MeterSet, tokens: int, cost_nano_usd: int, slot: int, is_covered: bool = True) -> None:
-        self.meters = meters
+    def __init__(self, slot: Slot, tokens: int, cost_nano_usd: int) -> None:
+        self.slot = slot
         self.tokens = tokens
         self.cost_nano_usd = cost_nano_usd
-        self.slot = slot
-        self.is_covered = is_covered  # False: let through without a lease while the store was away
         self.is_open = True
+
+    @property
+    def meters(self) -> MeterSet:
+        """Return what it was taken from."""
+        return self.slot.meters
+
+    @property
+    def is_covered(self) -> bool:
+        """Tell whether leases back it; if not, the policy let it through."""
+        return self.slot.is_covered
 
 
 class Short:
@@ -260,3 +338,6 @@ class Short:
     def resource(self) -> Resource:
         """Tell what there is too little of."""
         return self.meter.resource
+
+
+NO_SLOT: Final = Slot(MeterSet.__new__(MeterSet), -1)

@@ -125,7 +125,6 @@ class Pump:
     def adopt(self, meter: Meter, now: float) -> None:
         """Take a meter into care: it is to be used."""
         meter.is_active = True
-        meter.used_seen = meter.used
         meter.used_at = meter.checked_at = meter.sent_at = now
         self._meters[meter] = None
         self._check_later(meter, 2)
@@ -271,9 +270,7 @@ class Pump:
         used = meter.used - meter.used_seen
         meter.use_per_s = int(used / max(now - meter.checked_at, TICK_S))
         meter.checked_at = now
-        if used:
-            meter.used_seen = meter.used
-            meter.used_at = now
+        meter.used_seen = meter.used
         idle_s = now - meter.used_at
         reason = 0
         if not meter.is_joined:
@@ -387,7 +384,7 @@ class Pump:
 
     def _write(self, meter: Meter, now: float) -> _Sent:
         """Write a meter's line, after lowering its lease by what is to be given back: only the edge ever shrinks it."""
-        is_idle = self._is_closing or (meter.used == meter.used_seen and now - meter.used_at >= IDLE_S)
+        is_idle = self._is_closing or now - meter.used_at >= IDLE_S
         is_unwanted = not meter.waiters and (meter.is_scarce or is_idle)
         if is_unwanted or not meter.is_ok:
             meter.held -= meter.spare
