@@ -18,8 +18,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LOOKUPS_AT_ONCE: Final = 64
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")  # not public, which older Pythons do not know
-_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})  # Azure's; the others are not public
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+# What `is_global` lets pass: protocol assignments (a cloud's metadata server among them), and Azure's metadata server.
+_REFUSED: Final = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("168.63.129.16/32"))
 
 
 class Resolver:
@@ -54,9 +55,9 @@ def is_public(address: Address) -> bool:
     inner = _inner(address) if isinstance(address, ipaddress.IPv6Address) else ()
     if inner:
         return all(map(is_public, inner))
-    if address.is_multicast or address.is_reserved or address in _METADATA or address in _LOCAL_NAT64:
+    if address.is_multicast or address.is_reserved or any(address in network for network in _REFUSED):
         return False
-    return address.is_global
+    return address.is_global and (isinstance(address, ipaddress.IPv4Address) or address in _UNICAST)
 
 
 def _inner(address: ipaddress.IPv6Address) -> tuple[Address, ...]:

@@ -140,7 +140,7 @@ class Deliveries:
         headers = signing.headers(claim.message_id, now_s(), body, secrets)
         try:
             return await self._sender.send(claim.url, headers, body, allows_private=claim.allows_private)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one receiver's oddity must not end the others' deliveries
             _log.exception("attempt failed in an unforeseen way", delivery=claim.id)
             return Answer(error=f"failed in an unforeseen way: {type(error).__name__}")
 
@@ -151,7 +151,7 @@ class Deliveries:
 
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(transactions.is_unavailable),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1),
             stop=stop_after_delay(_RECORD_PATIENCE_S),
             reraise=True,
         ):

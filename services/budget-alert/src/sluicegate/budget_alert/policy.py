@@ -1,4 +1,4 @@
-"""Pure decisions: when a delivery is tried again, what an answer means, which thresholds are reached. No await, no SQL."""
+"""Pure decisions: when a delivery is tried again, what an answer means, which thresholds are reached. No I/O."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ def outcome(answer: Answer, *, attempts_left: int, attempts: int = ATTEMPTS, jit
 
 
 def retry_delay_s(attempt: int, *, jitter: float = 0.0, retry_after_s: float | None = None) -> float:
-    """Return the wait after the given attempt (1 is the first); at least what the receiver asked for, within an hour."""
+    """Return the wait after an attempt (1 is the first); at least what the receiver asked for, up to an hour."""
     place = min(max(attempt, 1), len(RETRY_DELAYS_S)) - 1
     delay_s = RETRY_DELAYS_S[place] * (1 + _JITTER * jitter)
     return max(delay_s, min(retry_after_s or 0.0, _MOST_RETRY_AFTER_S))

@@ -1,8 +1,8 @@
 """One attempt: an HTTP POST to an address that was looked at, with an end to everything: time, redirects, bytes read.
 
-httpx is given the address in place of the name, and the name again as `Host` and for TLS (server name and certificate), so
-nothing is resolved a second time. Each attempt has a connection of its own: a kept one would be found by its address,
-and might have been made for another name there.
+httpx is given the address in place of the name, and the name again as `Host` and for TLS (server name, certificate),
+so nothing is resolved a second time. Each attempt has a connection of its own: a kept one would be found by its
+address, and might have been made for another name there.
 """
 
 import asyncio

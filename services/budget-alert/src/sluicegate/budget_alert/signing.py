@@ -1,7 +1,7 @@
 """Signs a webhook, twice over, with every secret that is valid now (two while one is being replaced). Pure.
 
-`webhook-id`, `webhook-timestamp`, `webhook-signature` are Standard Webhooks 1.0, which libraries in most languages check:
-HMAC-SHA256 over `id.timestamp.body`, the key being what follows `whsec_`, decoded from base64.
+`webhook-id`, `webhook-timestamp`, `webhook-signature` are Standard Webhooks 1.0, which libraries in most languages
+check: HMAC-SHA256 over `id.timestamp.body`, the key being what follows `whsec_`, decoded from base64.
 
 `x-sluicegate-signature: t=<timestamp>,v1=<hex>` is the older form that takes three lines of any language to check:
 HMAC-SHA256 over `timestamp.body`, the key being the secret as it was shown.
@@ -14,7 +14,7 @@ import hmac
 from collections.abc import Sequence
 from typing import Final
 
-SECRET_PREFIX: Final = "whsec_"
+_SHOWN_PREFIX: Final = "whsec_"
 
 
 def headers(message_id: str, timestamp_s: int, body: bytes, secrets: Sequence[str]) -> dict[str, str]:
@@ -38,7 +38,7 @@ def _digest(key: bytes, content: bytes) -> bytes:
 
 
 def _key_bytes(secret: str) -> bytes:
-    encoded = secret.removeprefix(SECRET_PREFIX)
+    encoded = secret.removeprefix(_SHOWN_PREFIX)
     try:
         return base64.b64decode(encoded, validate=True)
     except binascii.Error:
