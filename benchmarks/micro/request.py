@@ -31,6 +31,10 @@ _EVENT = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"fake-gpt","choices":'
     b'[{"index":0,"delta":{"content":" sluice"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
+_LAST = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"fake-gpt","choices":'
+    b'[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
+)
 _USAGE = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"fake-gpt","choices":[],'
     b'"usage":{"prompt_tokens":11,"completion_tokens":12,"total_tokens":23}}\n\n'
@@ -45,7 +49,7 @@ ANSWERS = {
     "json": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: req_1\r\ncontent-length: %d\r\n\r\n%b"
     % (len(_JSON), _JSON),
     "stream": b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: req_1\r\n"
-    b"transfer-encoding: chunked\r\n\r\n" + _chunks(*[_EVENT] * DEFAULT.events, _USAGE, b"data: [DONE]\n\n"),
+    b"transfer-encoding: chunked\r\n\r\n" + _chunks(*[_EVENT] * (DEFAULT.events - 1), _LAST, _USAGE, b"data: [DONE]\n\n"),
 }
 
 

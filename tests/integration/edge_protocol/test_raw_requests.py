@@ -324,7 +324,32 @@ async def test_request_is_answered_the_same_when_cut_anywhere(edge: EdgeUnderTes
     assert edge.edge.buffered_bytes == 0
 
 
-async def check(client: RawClient, case: Case, place: str = "whole") -> None:
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("case", [case for case in CASES if case.fate == "kept"], ids=lambda case: case.name)
+async def test_request_is_answered_the_same_when_it_comes_again(edge: EdgeUnderTest, case: Case) -> None:
+    """Heads are known again on a kept connection: whole, cut, and after another one."""
+    client = edge.memory_client()
+    for place in ("first", "again"):
+        client.send(case.request)
+        await check(client, case, place)
+    half = len(case.request) // 2
+    client.send(case.request[:half])
+    await asyncio.sleep(0)
+    client.send(case.request[half:])
+    await check(client, case, "again, and cut")
+    if case.answers[0] == CONTINUE:
+        # Whoever waits for it does not send ahead.
+        client.close()
+        return
+    client.send(case.request + case.request)
+    for place in ("again, first of two", "again, second of two"):
+        await check(client, case, place, goes_on=False)
+    client.close()
+    await until(lambda: edge.edge.metrics.in_flight == 0)
+    assert edge.edge.buffered_bytes == 0
+
+
+async def check(client: RawClient, case: Case, place: str = "whole", *, goes_on: bool = True) -> None:
     is_head = case.request.startswith(b"HEAD")
     responses = [await client.read_response(has_body=not is_head) for _ in case.answers]
     assert tuple((r.status, r.code) for r in responses) == case.answers, place
@@ -335,6 +360,7 @@ async def check(client: RawClient, case: Case, place: str = "whole") -> None:
         assert responses[-1].header("connection") == "close", place
     else:
         assert responses[-1].header("connection") is None, place
+    if case.fate == "kept" and goes_on:
         again = await client.ask(chat())
         assert again.status == 200, place
 

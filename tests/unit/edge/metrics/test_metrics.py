@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicegate.edge.metrics import FAMILIES, Histogram, Metrics, Snapshot, merge, render, sample_loop_lag
+from sluicegate.edge.wire.usage import TokenUsage
 
 
 def _samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -18,6 +19,12 @@ def _samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
     }
 
 
+def _usage() -> TokenUsage:
+    usage = TokenUsage()
+    usage.input, usage.cached_input, usage.output, usage.reasoning = 10, 2, 7, 1
+    return usage
+
+
 def _busy() -> Metrics:
     metrics = Metrics()
     metrics.in_flight = 3
@@ -25,7 +32,7 @@ def _busy() -> Metrics:
     metrics.count_request("chat_completions", 200, "success")
     metrics.count_request("chat_completions", 200, "success")
     metrics.count_request("chat_completions", 502, "provider_error")
-    metrics.count_tokens(input=10, cached_input=2, output=7, reasoning=1)
+    metrics.count_tokens(_usage())
     metrics.count_auth_failure("invalid_key")
     metrics.count_attempt("prv_1", 200)
     metrics.count_attempt("prv_1", 204)

@@ -3,7 +3,6 @@
 import pytest
 
 from sluicegate.edge.errors import Refusal
-from sluicegate.edge.phases.authenticate import credential_of
 from sluicegate.edge.phases.classify import TOKENS_PER_IMAGE, decode_chat, estimate_input_tokens
 
 
@@ -60,27 +59,3 @@ def test_refusal_names_the_escape_when_half_of_a_surrogate_pair_stands_alone(tex
 def test_refusal_is_the_decoders_when_surrogates_are_in_pairs() -> None:
     with pytest.raises(Refusal, match="truncated"):
         decode_chat(rb'{"model":"demo","messages":["\ud83d\ude00 \\ud83d"')
-
-
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        ({b"authorization": b"Bearer k"}, b"k"),
-        ({b"authorization": b"bearer   k "}, b"k"),
-        ({b"x-api-key": b"k"}, b"k"),
-        ({b"api-key": b"k"}, b"k"),
-        ({b"authorization": b"Bearer k", b"x-api-key": b"other"}, b"k"),
-        ({b"authorization": b"Basic eA==", b"api-key": b"k"}, b"k"),
-        ({b"authorization": b"Bearer ", b"x-api-key": b"k"}, b"k"),
-        ({b"x-api-key": b"", b"api-key": b"k"}, b"k"),
-    ],
-)
-def test_key_is_found_wherever_an_sdk_puts_it(head: dict[bytes, bytes], expected: bytes) -> None:
-    assert credential_of(head) == expected
-
-
-@pytest.mark.parametrize("head", [{}, {b"authorization": b""}, {b"authorization": b"Bearer"}, {b"authorization": b"k"}])
-def test_key_is_missing_when_none_is_sent(head: dict[bytes, bytes]) -> None:
-    with pytest.raises(Refusal) as raised:
-        credential_of(head)
-    assert raised.value.code == "missing_key"

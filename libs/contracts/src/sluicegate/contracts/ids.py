@@ -4,6 +4,7 @@ Record ids are generated and opaque (`ten_…`), so they may stand in NATS subje
 logs; names never do. All of them sort by the time they were made.
 """
 
+import itertools
 import os
 import random
 import re
@@ -13,6 +14,8 @@ from typing import Final, Literal
 IdPrefix = Literal["ten", "dep", "tea", "key", "prv", "mod", "rte", "evt", "bud", "whk", "whs", "alr", "dlv"]
 
 # Crockford's alphabet in lower case: no i, l, o, u, so an id survives being read out loud.
+_PROCESS: Final = f"{0x8000 | random.getrandbits(14):04x}-{random.getrandbits(16):04x}"
+_count = itertools.count(random.getrandbits(32))
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN: Final = re.compile(r"[a-z]{3}_[0-9a-hjkmnp-tv-z]{26}")
 
@@ -33,14 +36,13 @@ def uuid7_int(now_us: int | None = None) -> int:
 def uuid7_text(now_us: int | None = None) -> str:
     """Return a UUIDv7 in its canonical 36-character form: the form of request ids.
 
-    One is made for each request, so it costs no system call; its random bits are unique, not secret.
+    One is made for each request, so it costs no system call: behind the time stand 30 random bits of the process and
+    a counter of 32 that starts anywhere. Unique, not secret.
     """
     if now_us is None:
         now_us = time.time_ns() // 1000
     ms, us = divmod(now_us, 1000)
-    value = ms << 80 | (0x7000 | (us << 12) // 1000) << 64 | 1 << 63 | random.getrandbits(62)
-    h = value.to_bytes(16, "big").hex()
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{(us << 12) // 1000:03x}-{_PROCESS}{next(_count) & 0xFFFF_FFFF:08x}"
 
 
 def new_id(prefix: IdPrefix) -> str:

@@ -15,6 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from sluicegate.edge.wire.usage import TokenUsage
+
 PREFIX: Final = "sluicegate_edge_"
 LAG_SAMPLE_INTERVAL_S: Final = 0.25
 
@@ -130,17 +132,26 @@ class Metrics:
         self._attempts: dict[tuple[str, int], int] = {}
         self._watched: dict[str, Callable[[], Number]] = {}
 
-    def count_request(self, endpoint: str, status: int, outcome: str) -> None:
+    def count_request(self, endpoint: str, status: int, outcome: str, duration_us: int | None = None) -> None:
         """Count a request that ended. `endpoint` is one of the gateway's own names, never the client's path."""
         series = (endpoint, status, outcome)
         self._requests[series] = self._requests.get(series, 0) + 1
+        if duration_us is not None:
+            self.request_duration.observe(duration_us)
 
-    def count_tokens(self, *, input: int, cached_input: int, output: int, reasoning: int) -> None:  # noqa: A002
+    def count_tokens(self, usage: TokenUsage) -> None:
         """Add the tokens of a request that ended."""
-        self.input_tokens += input
-        self.cached_input_tokens += cached_input
-        self.output_tokens += output
-        self.reasoning_tokens += reasoning
+        self.input_tokens += usage.input
+        self.cached_input_tokens += usage.cached_input
+        self.output_tokens += usage.output
+        self.reasoning_tokens += usage.reasoning
+
+    def count_times(self, overhead_us: int, provider_us: int, first_token_us: int | None) -> None:
+        """Count where the time of a request went that had gone to a provider."""
+        self.gateway_overhead.observe(overhead_us)
+        self.provider_time.observe(provider_us)
+        if first_token_us is not None:
+            self.time_to_first_token.observe(first_token_us)
 
     def count_auth_failure(self, reason: str) -> None:
         """Count a request refused for its key; `reason` is an error code."""

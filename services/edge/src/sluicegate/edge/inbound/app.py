@@ -7,6 +7,7 @@ from typing import Any, Final
 from sluicegate.contracts.catalogue import Model, Route
 from sluicegate.edge.edge import Edge
 from sluicegate.edge.errors import Refusal
+from sluicegate.edge.inbound.head import RequestHead
 from sluicegate.edge.inbound.paths import (
     DATA_PLANE,
     MODELS,
@@ -73,9 +74,9 @@ class _Caller:
 
 async def _answer(scope: Scope, send: Send) -> None:
     edge: Edge = scope["state"]["edge"]
-    head = dict(scope["headers"])
+    head = RequestHead(dict(scope["headers"]), MODELS)
     address = scope["client"][0] if scope["client"] else ""
-    exchange = Exchange(edge, _Caller(address), MODELS, head, b"", keeps_alive=True, is_http10=False)
+    exchange = Exchange(edge, _Caller(address), head)
     status, headers = 200, Headers()
     try:
         body = _models(exchange, _model_id(scope))
@@ -86,7 +87,7 @@ async def _answer(scope: Scope, send: Send) -> None:
         fault = Refusal("internal_error", "The gateway failed on this request. Its log has the request id.")
         status, headers, body = _refused(exchange, scope, fault)
     headers += [_JSON, (b"x-request-id", exchange.request_id.encode()), (b"content-length", b"%d" % len(body))]
-    if edge.is_draining or b"expect" in head:
+    if edge.is_draining or b"expect" in head.headers:
         # Whether a body that waits for `100 Continue` comes or not can no longer be told.
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

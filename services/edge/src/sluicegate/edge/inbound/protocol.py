@@ -34,6 +34,7 @@ from uvicorn.server import ServerState
 from sluicegate.contracts.ids import uuid7_text
 from sluicegate.edge.edge import Edge
 from sluicegate.edge.errors import Refusal
+from sluicegate.edge.inbound.head import KnownHead, RequestHead, learn
 from sluicegate.edge.inbound.paths import CHAT, DATA_PLANE, deployment_of
 from sluicegate.edge.inbound.responses import CONTINUE, render_refusal
 from sluicegate.edge.phases import order
@@ -44,6 +45,7 @@ from sluicegate.runtime.logs import get_logger
 
 _MAX_WAITING: Final = 64
 _MAX_WAITING_BYTES: Final = 1024 * 1024
+_MAX_HEADS_LEARNT: Final = 8
 _SMALL_BODY_BYTES: Final = 64 * 1024
 _LINGER_S: Final = 2.0
 _LINGER_LONGEST_S: Final = 30.0
@@ -75,6 +77,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
         self._receiving: Exchange | None = None
+        self._new_head: RequestHead | None = None
+        self._known_head: KnownHead | None = None
+        self._heads_to_learn = _MAX_HEADS_LEARNT
         self._is_app_body_open = False
         self._is_in_head = False
         self._is_closing = False
@@ -125,7 +130,14 @@ class EdgeProtocol(HttpToolsProtocol):
             if self._linger_ends:
                 self.deadline = min(self.loop.time() + _LINGER_S, self._linger_ends)
             return
+        known = self._known_head
+        if known is not None and self._is_idle():
+            start = known.body_start(data)
+            if start:
+                self._take_known(known, data[start:])
+                return
         self._read_bytes = len(data)
+        self._new_head = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -139,6 +151,25 @@ class EdgeProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._settings.max_header_bytes:
                 self._refuse_connection(self._head_too_large())
+        self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Know the head of this read again; a connection whose heads keep differing is not worth it."""
+        if self._new_head is not None and self._heads_to_learn:
+            self._heads_to_learn -= 1
+            self._known_head = learn(self._new_head, self.url, data)
+
+    def _is_idle(self) -> bool:
+        """Tell whether the parser stands between two requests, and nothing is being answered."""
+        return self._is_free() and not (self._is_in_head or self._is_app_body_open or self._receiving)
+
+    def _take_known(self, known: KnownHead, body: bytes) -> None:
+        """Do what the parser's callbacks do for a head that is known and a body that is whole."""
+        self._receive(
+            Exchange(self.edge, self, known.head, expected_bytes=len(body), keeps_alive=True, is_http10=False)
+        )
+        self.on_body(body)
+        self.on_message_complete()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on without the upgrade: parse the head again without it, then what followed."""
@@ -197,15 +228,15 @@ class EdgeProtocol(HttpToolsProtocol):
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > settings.max_header_bytes:
                 raise self._head_too_large()
-        head = dict(headers)
+        fields = dict(headers)
         version = self.parser.get_http_version()
         is_http10 = version == "1.0"
         if not is_http10:
             if version != "1.1":
                 raise Refusal("invalid_request", "Only HTTP/1.1 and HTTP/1.0 are spoken here.", closes=True)
-            if b"host" not in head:
+            if b"host" not in fields:
                 raise Refusal("invalid_request", "The request has no `host` header.", closes=True)
-        if b"transfer-encoding" in head:
+        if b"transfer-encoding" in fields:
             self._check_coding()
         path, _, query = self.url.partition(b"?")
         if not path.startswith(b"/") or b"#" in self.url:
@@ -218,17 +249,19 @@ class EdgeProtocol(HttpToolsProtocol):
         if endpoint is None and deployment is None:
             self._begin_asgi()
             return
-        exchange = Exchange(
-            self.edge,
-            self,
-            endpoint or CHAT,
-            head,
-            # Azure's query is not the provider's.
-            b"" if deployment else query,
-            deployment=deployment,
-            keeps_alive=self.parser.should_keep_alive() and not is_http10,
-            is_http10=is_http10,
+        # Azure's query is not the provider's.
+        head = RequestHead(fields, endpoint or CHAT, b"" if deployment else query, deployment)
+        is_chunked = b"transfer-encoding" in fields
+        expected_bytes = None if is_chunked else int(fields.get(b"content-length", b"0"))
+        keeps_alive = self.parser.should_keep_alive() and not is_http10
+        if self._new_head is None and keeps_alive and b"expect" not in fields:
+            self._new_head = head
+        self._receive(
+            Exchange(self.edge, self, head, expected_bytes=expected_bytes, keeps_alive=keeps_alive, is_http10=is_http10)
         )
+
+    def _receive(self, exchange: Exchange) -> None:
+        """The head is whole: the body follows."""
         self._receiving = exchange
         self._body_started = self.loop.time()
         if self._is_free():
@@ -318,15 +351,14 @@ class EdgeProtocol(HttpToolsProtocol):
         order.begin(exchange)
         if exchange.is_settled:
             return
-        length = exchange.head.get(b"content-length")
-        expected_bytes = exchange.received_bytes if length is None else int(length)
+        expected_bytes = exchange.received_bytes if exchange.expected_bytes is None else exchange.expected_bytes
         if expected_bytes > self._settings.max_body_bytes:
             refuse(exchange, self._body_too_large())
         elif exchange.is_whole:
             order.run(exchange)
         else:
             self.deadline = self._body_started + self._settings.body_timeout_s
-            expects = exchange.head.get(b"expect", b"").lower() == b"100-continue"
+            expects = exchange.head.headers.get(b"expect", b"").lower() == b"100-continue"
             if expects and not exchange.parts and not exchange.is_http10:
                 self.transport.write(CONTINUE)
 
@@ -406,9 +438,8 @@ class EdgeProtocol(HttpToolsProtocol):
     def refuse_body(self, exchange: Exchange) -> None:
         """The answer comes before the request is whole. A small rest is read, a large one ends the connection."""
         self.edge.release_body(exchange)
-        head = exchange.head
-        is_small = int(head.get(b"content-length", b"0")) <= _SMALL_BODY_BYTES
-        if not is_small or b"expect" in head or b"transfer-encoding" in head:
+        is_small = exchange.expected_bytes is not None and exchange.expected_bytes <= _SMALL_BODY_BYTES
+        if not is_small or b"expect" in exchange.head.headers:
             exchange.keeps_alive = False
 
     def abort(self) -> None:

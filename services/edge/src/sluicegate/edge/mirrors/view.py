@@ -9,7 +9,7 @@ A record that does not decode is counted and logged and does not stop the feed.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -28,6 +28,9 @@ from sluicegate.edge.outbound.pool import Pools
 from sluicegate.runtime.key_ring import KeyRing, SealError
 from sluicegate.runtime.logs import get_logger
 
+if TYPE_CHECKING:
+    from sluicegate.edge.phases.records import SharedHalves
+
 Bucket = Literal["keys", "catalogue"]
 
 _MAX_KEPT_CREDENTIALS: Final = 20_000
@@ -37,9 +40,12 @@ _log = get_logger(__name__)
 
 
 class Principal:
-    """Who is calling: a good key with everything above it, and the targets it has asked for."""
+    """Who is calling: a good key with everything above it, and what has been worked out for it.
 
-    __slots__ = ("department", "expires_at_us", "key", "targets", "team", "tenant")
+    `targets` by alias; `shared_halves` of its records (`phases.records`).
+    """
+
+    __slots__ = ("department", "expires_at_us", "key", "shared_halves", "targets", "team", "tenant")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -48,6 +54,7 @@ class Principal:
         self.team = key.team
         self.expires_at_us = key.expires_at_us
         self.targets: dict[str, tuple[Target, ...]] = {}
+        self.shared_halves: dict[tuple[str, str | None, str | None, int | None], SharedHalves] = {}
 
 
 class View:

@@ -131,7 +131,8 @@ class ProviderConnection(asyncio.Protocol):
         self._reader = None
         if self.is_closed:
             return
-        self.resume()
+        if self._is_paused:
+            self.resume()
         if not self._is_end:
             # `[DONE]` is often read before the last chunk of the body.
             self.is_draining = True

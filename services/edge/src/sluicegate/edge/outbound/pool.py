@@ -80,7 +80,8 @@ class Pool:
         """Keep a connection that can be used again."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
-        self._wake()
+        if self._waiters:
+            self._wake()
 
     def adopt(self, connection: ProviderConnection) -> None:
         """Count a connection in."""

@@ -10,30 +10,20 @@ from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.wire import json_splice
 from sluicegate.edge.wire.json_splice import Change
 
-# What a client may say to the provider beside its body. Never its key, cookies or encodings.
-PASSED_HEADERS: Final = (
-    b"idempotency-key",
-    b"openai-beta",
-    b"openai-organization",
-    b"openai-project",
-    b"x-client-request-id",
-)
 _ASK: Final = b',"stream_options":{"include_usage":true}'
 
 
 def request_head(target: Target, exchange: Exchange, body_bytes: int) -> bytes:
     """Return the request head for a target."""
     head = exchange.head
-    parts = [b"POST ", target.path_prefix, exchange.endpoint.provider_path]
-    if exchange.query:
-        parts += [b"?", exchange.query]
-    parts += [b" HTTP/1.1\r\n", target.fixed_headers]
-    for name in PASSED_HEADERS:
-        value = head.get(name)
-        if value is not None:
-            parts += [name, b": ", value, b"\r\n"]
-    parts.append(b"content-length: %d\r\n\r\n" % body_bytes)
-    return b"".join(parts)
+    return b"POST %b%b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
+        target.path_prefix,
+        head.endpoint.provider_path,
+        b"?" + head.query if head.query else b"",
+        target.fixed_headers,
+        head.passed,
+        body_bytes,
+    )
 
 
 def changes_to_chat(exchange: Exchange, chat: ChatRequest, target: Target, *, asks_for_usage: bool) -> list[Change]:
@@ -46,7 +36,7 @@ def changes_to_chat(exchange: Exchange, chat: ChatRequest, target: Target, *, as
             value += _ASK
         else:
             changes.append(in_place)
-    elif chat.model == target.model_name and exchange.deployment is None:
+    elif chat.model == target.model_name and exchange.head.deployment is None:
         return changes
     if exchange.model_span is None:
         start = (exchange.body or exchange.parts[0]).index(b"{") + 1

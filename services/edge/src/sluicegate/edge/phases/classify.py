@@ -11,6 +11,7 @@ import msgspec
 
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.phases.records import pseudonym
 from sluicegate.edge.wire.body_scan import BodyScan, BodyScanError, ScannedMember
 from sluicegate.edge.wire.json_splice import Member, members, string_span
 from sluicegate.edge.wire.usage import BYTES_PER_TOKEN
@@ -68,14 +69,20 @@ def scan_ahead(exchange: Exchange, piece: bytes) -> None:
 
 def classify(exchange: Exchange) -> None:
     """Decode the top level of the body and check what the gateway relies on."""
-    _check_media_type(exchange.head)
+    head = exchange.head
+    if head.is_compressed:
+        raise Refusal("unsupported_media_type", "The body is compressed. Send it as it is.")
+    if not head.is_json:
+        raise Refusal("unsupported_media_type", "The body must be JSON: send `content-type: application/json`.")
     chat = exchange.chat = _decode_body(exchange) if exchange.scan is None else _decode_scanned(exchange, exchange.scan)
-    if exchange.deployment is not None:
-        chat.model = exchange.deployment
+    if head.deployment is not None:
+        chat.model = head.deployment
     elif not chat.model:
         raise Refusal("invalid_request", "`model` is missing: name one of GET /v1/models.", param="model")
     if len(chat.model) > MAX_MODEL_LENGTH:
         raise Refusal("invalid_request", f"`model` is longer than {MAX_MODEL_LENGTH} characters.", param="model")
+    if chat.user and exchange.principal is not None:
+        exchange.end_user = pseudonym(chat.user, exchange.principal.tenant)
     if memoryview(chat.messages)[:1].tobytes() != b"[":
         raise Refusal("invalid_request", "`messages` must be an array.", param="messages")
     for name, value in (
@@ -116,15 +123,6 @@ def _only_place(found: Sequence[Member | ScannedMember]) -> tuple[int, int] | No
     if len(places) > 1:
         raise Refusal("invalid_request", "`model` stands there more than once.", param="model")
     return places[0] if places else None
-
-
-def _check_media_type(head: dict[bytes, bytes]) -> None:
-    encoding = head.get(b"content-encoding")
-    if encoding is not None and encoding.lower() != b"identity":
-        raise Refusal("unsupported_media_type", "The body is compressed. Send it as it is.")
-    media_type = head.get(b"content-type")
-    if media_type is not None and b"json" not in media_type.lower():
-        raise Refusal("unsupported_media_type", "The body must be JSON: send `content-type: application/json`.")
 
 
 def decode_chat(body: bytes) -> ChatRequest:

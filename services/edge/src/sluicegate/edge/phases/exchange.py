@@ -4,13 +4,15 @@ import time
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sluicegate.contracts.ids import uuid7_text
-from sluicegate.edge.inbound.paths import Endpoint
+from sluicegate.edge.inbound.head import RequestHead
 
 if TYPE_CHECKING:
+    from sluicegate.contracts.money import Price
     from sluicegate.edge.edge import Edge
     from sluicegate.edge.mirrors.targets import Target
     from sluicegate.edge.mirrors.view import Principal
     from sluicegate.edge.phases.classify import ChatRequest
+    from sluicegate.edge.phases.records import SharedHalves
     from sluicegate.edge.phases.relay import Relay
     from sluicegate.edge.wire.body_scan import BodyScan
 
@@ -38,7 +40,8 @@ class Client(Protocol):
 class Exchange:
     """One request and its answer. `started_ns` is a monotonic clock, `started_at_us` is the wall clock.
 
-    `deployment`: the model, where the path names it. `model_span`: its place in the body; None: it has none there.
+    `expected_bytes`: the body's length, None until its end where it comes in chunks. `model_span`: the model's place
+    in the body; None: it has none there. `price` and `shared_halves` are those of the first target.
     """
 
     __slots__ = (
@@ -46,9 +49,10 @@ class Exchange:
         "body",
         "chat",
         "client",
-        "deployment",
         "edge",
+        "end_user",
         "endpoint",
+        "expected_bytes",
         "first_token_ns",
         "has_answer_begun",
         "head",
@@ -60,13 +64,14 @@ class Exchange:
         "keeps_alive",
         "model_span",
         "parts",
+        "price",
         "principal",
         "provider_ns",
-        "query",
         "received_bytes",
         "relay",
         "request_id",
         "scan",
+        "shared_halves",
         "started_at_us",
         "started_ns",
         "state",
@@ -79,20 +84,17 @@ class Exchange:
         self,
         edge: "Edge",
         client: Client,
-        endpoint: Endpoint,
-        head: dict[bytes, bytes],
-        query: bytes,
+        head: RequestHead,
         *,
-        deployment: str | None = None,
-        keeps_alive: bool,
-        is_http10: bool,
+        expected_bytes: int | None = None,
+        keeps_alive: bool = True,
+        is_http10: bool = False,
     ) -> None:
         self.edge = edge
         self.client = client
-        self.endpoint = endpoint
+        self.endpoint = head.endpoint
         self.head = head
-        self.query = query
-        self.deployment = deployment
+        self.expected_bytes = expected_bytes
         self.keeps_alive = keeps_alive
         self.is_http10 = is_http10
         now_ns = time.time_ns()
@@ -111,12 +113,16 @@ class Exchange:
         self.chat: ChatRequest | None = None
         self.model_span: tuple[int, int] | None = None
         self.input_estimate = 0
+        self.end_user: str | None = None
         self.targets: tuple[Target, ...] = ()
+        self.price: Price | None = None
+        self.shared_halves: SharedHalves | None = None
         self.target: Target | None = None
         self.relay: Relay | None = None
         self.has_answer_begun = False
         self.is_settled = False
-        self.attempts: list[tuple[str, int | None, int, int | None, int]] = []
+        # Of each: provider, status, and on the monotonic clock its start, first byte (0: none) and end.
+        self.attempts: list[tuple[str, int | None, int, int, int]] = []
         self.first_token_ns = 0
         self.provider_ns = 0
         self.upstream_request_id: str | None = None

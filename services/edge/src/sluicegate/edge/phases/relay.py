@@ -31,8 +31,9 @@ from sluicegate.edge.phases.answers.document import DocumentAnswer
 from sluicegate.edge.phases.answers.error import ErrorAnswer
 from sluicegate.edge.phases.answers.stream import StreamAnswer
 from sluicegate.edge.phases.exchange import Exchange
+from sluicegate.edge.phases.records import clean_text
 from sluicegate.edge.phases.refuse import answer_refusal, fail, refuse
-from sluicegate.edge.phases.settle import clean_text, estimated_usage, settle
+from sluicegate.edge.phases.settle import estimated_usage, settle
 from sluicegate.edge.wire.json_splice import replace, replace_in_parts
 from sluicegate.edge.wire.usage import TokenUsage
 from sluicegate.runtime.logs import get_logger
@@ -182,16 +183,7 @@ class Relay:
         """Note that the call to the target has ended, with this status if it came to one."""
         exchange, now_ns = self.exchange, time.monotonic_ns()
         exchange.provider_ns += now_ns - self._attempt_ns
-        started = exchange.started_ns
-        exchange.attempts.append(
-            (
-                self._target.provider_id,
-                status,
-                (self._attempt_ns - started) // 1000,
-                (self.first_byte_ns - started) // 1000 if self.first_byte_ns else None,
-                (now_ns - started) // 1000,
-            )
-        )
+        exchange.attempts.append((self._target.provider_id, status, self._attempt_ns, self.first_byte_ns, now_ns))
         exchange.edge.metrics.count_attempt(self._target.provider_id, status)
 
     # The provider's side
@@ -305,18 +297,17 @@ class Relay:
     def common_headers(self, provider_headers: Mapping[bytes, bytes] = _NO_HEADERS) -> bytes:
         """Return the headers that every answer has, and the useful ones of the provider's."""
         exchange = self.exchange
-        parts = [b"x-request-id: ", exchange.request_id.encode(), b"\r\n", self._target.labels, exchange.edge.date]
+        lines = b"x-request-id: %b\r\n%b%b" % (exchange.request_id.encode(), self._target.labels, exchange.edge.date)
         if self._place:
-            parts.append(b"x-sluicegate-fallbacks: %d\r\n" % self._place)
+            lines += b"x-sluicegate-fallbacks: %d\r\n" % self._place
         for name in _PASSED_ANSWER_HEADERS:
-            value = provider_headers.get(name)
-            if value is not None:
-                parts += [name, b": ", value, b"\r\n"]
+            if name in provider_headers:
+                lines += b"%b: %b\r\n" % (name, provider_headers[name])
         if exchange.edge.is_draining:
             exchange.keeps_alive = False
         if not exchange.keeps_alive:
-            parts.append(CLOSE)
-        return b"".join(parts)
+            lines += CLOSE
+        return lines
 
     def commit(self) -> None:
         """The answer has begun to leave: no other target needs the request's body any more."""

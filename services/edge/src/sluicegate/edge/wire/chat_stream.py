@@ -8,8 +8,8 @@ Theory: JSON strings cannot hold a raw line end, so in a stream without CR two L
 a marker such as `"usage"` (quotes included) found in the bytes is a real key or value, because inside a
 string its quotes would be escaped. So one read costs one look at its line ends and one search for usage,
 and only an event that is not plain, or holds usage, is looked at more closely. An error that does not stand
-at the start of its event is looked for where the stream ends, because it ends it. A stream with a CR
-anywhere goes, from there on, through the exact splitter of `wire.sse`.
+at the start of its event is looked for at `[DONE]`, and only if no choice has said why it ended. A stream
+with a CR anywhere goes, from there on, through the exact splitter of `wire.sse`.
 
 Text is counted only if no output is reported: passed events are kept by reference up to 64 KiB, and
 beyond that their text is counted and they are let go.
@@ -94,7 +94,7 @@ class ChatStreamScan:
         if end != len(data):
             self._hold(data[end:])
             data = data[:end]
-        return self._pass(data)
+        return self._checked(self._pass(data))
 
     def close(self) -> bytes:
         """The provider's body has ended: return the events that only lacked their blank line."""
@@ -134,6 +134,14 @@ class ChatStreamScan:
         out = b"".join([self._pass_event(event) for event in splitter.feed(data) if self.state == "open"])
         if self.state == "open" and len(splitter.held) > MAX_EVENT_BYTES:
             self.state = "too_large"
+        return self._checked(out)
+
+    def _checked(self, out: bytes) -> bytes:
+        """If the stream has ended without a reason, look for one in what is kept of it."""
+        if self.state == "done":
+            kept = b"".join(self._kept)
+            if not _says_why_it_ended(kept) and b'"error"' in kept:
+                self.has_error = self.has_error or any(map(_is_error_event, split_events(kept)))
         return out
 
     def _pass(self, data: bytes) -> bytes:
@@ -146,8 +154,6 @@ class ChatStreamScan:
         usage = data.find(b'"usage"')
         if usage >= 0:
             data = self._pass_usage(data, usage)
-        if self.state == "done" and b'"error"' in data:
-            self._look_for_errors(data)
         self._keep(data)
         return data
 
@@ -162,9 +168,6 @@ class ChatStreamScan:
             parts.append(self._pass_event(data[start:end]))
             start = end
         return b"".join(parts)
-
-    def _look_for_errors(self, data: bytes) -> None:
-        self.has_error = self.has_error or any(_is_error(event_data(event) or b"") for event in split_events(data))
 
     def _pass_usage(self, data: bytes, at: int) -> bytes:
         """Look into the events that hold usage other than null; the first of them is at `at`."""
@@ -245,6 +248,12 @@ class ChatStreamScan:
         return self.is_finished
 
 
+def _says_why_it_ended(data: bytes) -> bool:
+    """Tell whether the last choice in these events ends for a reason of its own: then nothing went wrong before."""
+    reason = _FINISHED.match(data, max(data.rfind(b'"finish_reason"'), 0))
+    return reason is not None and not data.startswith(b'error"', reason.end())
+
+
 def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
     """Tell whether the first odd line is `[DONE]`, at the end, and the events before it begin plainly."""
     return (
@@ -253,6 +262,10 @@ def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
         and data.startswith(_PLAIN_STARTS)
         and not data.startswith(_ERROR_STARTS)
     )
+
+
+def _is_error_event(event: bytes) -> bool:
+    return _is_error(event_data(event) or b"")
 
 
 def _is_error(data: bytes) -> bool:
