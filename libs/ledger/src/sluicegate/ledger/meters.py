@@ -44,7 +44,6 @@ class Meter:
         "answered_by",
         "budget_id",
         "check_turn",
-        "checked_at",
         "due",
         "end_us",
         "given_up_at",
@@ -77,6 +76,7 @@ class Meter:
         "synced",
         "ttl_ms",
         "unsent_since",
+        "use_before",
         "use_per_s",
         "used",
         "used_at",
@@ -142,11 +142,11 @@ class Meter:
         self.used_seen = 0
         self.used_at = 0.0
         self.largest = 1  # the largest need so far
+        self.use_before = 0  # in the half second before the last look
         self.use_per_s = 0
         self.sent_at = 0.0
         self.given_up_at = 0.0  # when it left the store
         self.check_turn = 0
-        self.checked_at = 0.0
         self.due = 0
 
     @property

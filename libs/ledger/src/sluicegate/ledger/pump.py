@@ -1,6 +1,16 @@
 """Keeps the leases of one tag in step with the store: what to send when, and what an answer means.
 
-PLACEHOLDER-HEADER
+The protocol, its letters and its invariants are in `ledger.py`. A tag is a hash slot of a cluster, else there is one for
+all meters, so that calls serve everybody at once.
+
+*Urgent* meters go at once: those that waiting requests are short of, then *dirty* ones (a debt, a doubt, something to
+give back, a failed call). They are kept in sets; all meters are never scanned for them.
+*Due* meters go in the background, in this order: with settlements that wait since a heartbeat; scarce and unused for half
+a second; unused for a minute (they give back, or leave if nothing is held); low; not sent for long. Twice a second a few
+calls are allowed, by the number of those that are due, so that a backlog of any size is gone in about a second and a
+lone key costs two calls a second at most; and due meters fill up urgent calls meanwhile. Who is due is found by looking
+at each meter twice a second while it is used, and less and less often after that.
+Without anything to say, a call every 5 s keeps the process alive. So cost follows activity, not the number of leases.
 """
 
 import asyncio
@@ -23,6 +33,7 @@ BACKGROUND_S: Final = 2 * TICK_S
 HEARTBEAT_S: Final = 5.0
 VALID_S: Final = 10.0
 IDLE_S: Final = 60.0
+IN_USE_S: Final = 5.0
 REFRESH_S: Final = 300.0
 KEPT_AFTER_LEAVING_S: Final = 60.0
 COALESCE_S: Final = 0.01
@@ -125,9 +136,9 @@ class Pump:
     def adopt(self, meter: Meter, now: float) -> None:
         """Take a meter into care: it is to be used."""
         meter.is_active = True
-        meter.used_at = meter.checked_at = meter.sent_at = now
+        meter.used_at = meter.sent_at = now
         self._meters[meter] = None
-        self._check_later(meter, 2)
+        self._check_later(meter, 1)
         if self._tick_timer is None and self._task is not None:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
@@ -267,9 +278,9 @@ class Pump:
         self._allowed_calls = -(-due // BACKGROUND_SHARE)
 
     def _check(self, meter: Meter, now: float) -> None:
-        used = meter.used - meter.used_seen
-        meter.use_per_s = int(used / max(now - meter.checked_at, TICK_S))
-        meter.checked_at = now
+        recent_use = meter.used - meter.used_seen
+        meter.use_per_s = recent_use + meter.use_before
+        meter.use_before = recent_use
         meter.used_seen = meter.used
         idle_s = now - meter.used_at
         reason = 0
@@ -281,20 +292,28 @@ class Pump:
             reason = SCARCE
         elif idle_s >= IDLE_S and (meter.spare or not meter.held):
             reason = IDLE
-        elif 3 * meter.spare < meter.use_per_s and not meter.is_scarce:
+        elif self._is_low(meter, idle_s):
             reason = LOW
         elif now - meter.sent_at >= REFRESH_S:
             reason = OLD
         if reason and meter.due == 0:
             meter.due = reason
             self._due[reason][meter] = None
-        # Those in use are looked at every second; the others less and less often, and again after each call.
-        turns = 1 if meter.is_scarce else min(max(2, int(idle_s)), LONGEST_CHECK_TURNS)
-        self._check_later(meter, turns)
+        # Those in use are looked at every turn; the others less and less often, and again after each call for them.
+        self._check_later(meter, min(1 + int(idle_s), LONGEST_CHECK_TURNS))
+
+    @staticmethod
+    def _is_low(meter: Meter, idle_s: float) -> bool:
+        """Tell whether the next second, or the next large request of a key in use, would have to wait for a call."""
+        if meter.is_scarce or idle_s >= IN_USE_S:
+            return False
+        return 3 * meter.spare < meter.use_per_s or meter.spare < meter.largest
 
     def _check_later(self, meter: Meter, turns: int) -> None:
-        meter.check_turn = self._turn + turns
-        self._checks.setdefault(meter.check_turn, []).append(meter)
+        turn = self._turn + turns
+        if meter.check_turn != turn:  # else it is noted there already
+            meter.check_turn = turn
+            self._checks.setdefault(turn, []).append(meter)
 
     def _is_forgettable(self, meter: Meter, now: float, idle_s: float) -> bool:
         return (
@@ -391,7 +410,7 @@ class Pump:
             meter.spare = 0
         want = 0
         if not (meter.is_scarce or is_idle):
-            recent_use = max(meter.use_per_s, meter.used - meter.used_seen)
+            recent_use = max(meter.use_per_s, meter.used - meter.used_seen + meter.use_before)
             want = max(0, max(recent_use, LARGEST_NEEDS_AHEAD * meter.largest) - meter.spare)
         line = Line(
             name=meter.name,
@@ -478,7 +497,9 @@ class Pump:
                     answered.add(meter)
             else:
                 self._read_rejoin(meter)
-                if answer.code == "MISSING" and (meter.held or meter.waiters):
+                if answer.code == "REJOIN":
+                    self._ledger.counts.rejoins += 1
+                elif meter.held or meter.waiters:
                     meter.missing_at = now
                     self._dirty.pop(meter, None)
                     self._seeding.ask(meter)
@@ -507,7 +528,7 @@ class Pump:
             meter.spare = 0
             self.mark_dirty(meter)
         if meter.is_scarce or line.need:
-            self._check_later(meter, 2)
+            self._check_later(meter, 1)
 
     def _read_leave(self, meter: Meter, answer: Answer, now: float) -> None:
         self._end_lease(meter)
@@ -520,7 +541,6 @@ class Pump:
     def _read_rejoin(self, meter: Meter) -> None:
         """The one way back, whatever happened: what is reserved is said again as a new process would."""
         self._end_lease(meter)
-        self._ledger.counts.rejoins += 1
         if meter.held:
             self.mark_dirty(meter)
 

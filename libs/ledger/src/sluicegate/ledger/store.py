@@ -246,7 +246,9 @@ class RedisMeterStore:
                     return await client.evalsha(_sha(script), len(keys), *keys, *arguments)
                 except NoScriptError:
                     return await client.eval(script, len(keys), *keys, *arguments)
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:
+            # Beside its own errors redis-py lets through what a lost connection makes of its insides. Whatever it
+            # is, the call has no answer.
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
 
