@@ -1,9 +1,9 @@
 """The ledger: admits requests against limits that all edges share, from memory, without asking anybody.
 
-The idea. A meter is one limit on one scope, kept in Valkey or Redis. A process holds a *lease* on each meter it uses: a
-part of the limit that nobody else can spend. A request takes from the leases of all its meters in one loop turn, all or
-none, and settles what it really used when it ends. A pump (`pump.py`) keeps the leases in step with the store, many
-meters a call. Because what is leased is nobody else's, no atomicity over several meters is needed in the store.
+The idea. A meter is one limit on one scope, kept in Valkey or Redis. A process holds a *lease* on each meter it uses:
+a part of the limit that nobody else can spend. A request takes from the leases of all its meters in one loop turn,
+all or none, and settles what it really used when it ends. A pump (`pump.py`) keeps the leases in step with the store,
+many meters a call. Because what is leased is nobody else's, no atomicity over several meters is needed in the store.
 
 Two kinds. A *sum* (a budget, nano-USD) stays spent until its period ends; the period is part of the name. A *cap*
 (requests or tokens per minute, open requests) is capacity: each unit taken comes back, at the end of the request, or
@@ -21,23 +21,25 @@ What is counted, per meter, in this process:
     settle        sum: S += cost, held -= cost, A += need - cost;   open: A += 1;   tokens: A += need - used
     a minute on   rates: A += what was admitted then
 
-Neither changes S + R + A, and that is why a meter whose lease suffices needs no call. Only a cost above what was reserved
-and above A does (a *debt*): it is held at once and sent at once.
+Neither changes S + R + A, and that is why a meter whose lease suffices needs no call. Only a cost above what was
+reserved and above A does (a *debt*): it is held at once and sent at once.
 
-The conversation. A call carries absolute values, never differences: of each meter S and H, and a number q. One call is in
-flight at a time and none is sent again: after a failure the next one says everything anew under a higher number, and the
-store refuses numbers that it has passed (STALE). Life belongs to the process: one field says when it called last. A
-lease is good for 10 s after its last call was *sent*, in the store it lives 20 to 80 s, so a process stops using it long
-before others may. Only the process itself ever lowers a lease, and lowers A before the call that says so leaves.
+The conversation. A call carries absolute values, never differences: of each meter S and H, and a number q. One call
+is in flight at a time and none is sent again: after a failure the next one says everything anew under a higher
+number, and the store refuses numbers that it has passed (STALE). Life belongs to the process: one field says when it
+called last. A lease is good for 10 s after its last call was *sent*, in the store it lives 20 to 80 s, so a process
+stops using it long before others may. Only the process itself ever lowers a lease, and lowers A before the call that
+says so leaves.
 
-- The store grants need in full if there is room, and up to half of what is left over beside it, shared by all that use
-  the meter: leases shrink as a limit comes near, down to exactly one request's need. A meter without room is *scarce*:
-  it gets nothing beside its need, and gives back at once what comes back.
-- A process names the last call it knows to have run. If the store knows less it has lost data (flushed, failed over), and
-  answers LOST with what it knows, writing nothing. All meters answered for since are in *doubt*: nothing is taken
+- The store grants need in full if there is room, and up to half of what is left over beside it, shared by all that
+  use the meter: leases shrink as a limit comes near, down to exactly one request's need. A meter without room is
+  *scarce*: it gets nothing beside its need, and gives back at once what comes back.
+- A process names the last call it knows to have run. If the store knows less it has lost data (flushed, failed over),
+  and answers LOST with what it knows, writing nothing. All meters answered for since are in *doubt*: nothing is taken
   from them before the store has answered for them again. So are those not in a call after a long silence.
-- There is one way back, whatever happened: a process that believes to have joined a meter and has no record there is told
-  REJOIN. It drops S (which is in Postgres, from where the auditor adds it), keeps R, and joins as a new process would.
+- There is one way back, whatever happened: a process that believes to have joined a meter and has no record there is
+  told REJOIN. It drops S (which is in Postgres, from where the auditor adds it), keeps R, and joins as a new process
+  would.
 - A sum meter that the store does not know is MISSING and is seeded with what Postgres says was spent; at the start of
   a period it begins at zero without asking if the store is older than that.
 - W, the watermark: every settlement made before W (in the store's time) is in the store or will never get there. The
@@ -52,9 +54,9 @@ Invariants, checked by the virtual-time simulation and the tests:
     I5  a sum that is no longer used is {b, t}, a cap is gone
 
 The bound: a budget is exceeded by at most Σ (true cost - reserved)⁺ over requests that are open or not yet synced;
-concurrency adds nothing. Only after a fault comes more: R of a process silent for longer than its TTL; leases that were
-out when the store lost data, with about a second of spend around a new seed (a rate may double once); local shares while
-the store is away; what a dead process spent if its journal never returns.
+concurrency adds nothing. Only after a fault comes more: R of a process silent for longer than its TTL; leases that
+were out when the store lost data, with about a second of spend around a new seed (a rate may double once); local
+shares while the store is away; what a dead process spent if its journal never returns.
 
 When the store is slow or away: a request waits 50 ms at most for a call, then the policy decides (`policy.py`). What
 passes so is held without being covered, told to the store as soon as it can be, and adds nothing to A.

@@ -1,16 +1,16 @@
 """Keeps the leases of one tag in step with the store: what to send when, and what an answer means.
 
-The protocol, its letters and its invariants are in `ledger.py`. A tag is a hash slot of a cluster, else there is one for
-all meters, so that calls serve everybody at once.
+The protocol, its letters and its invariants are in `ledger.py`. A tag is a hash slot of a cluster, else there is one
+for all meters, so that calls serve everybody at once.
 
 *Urgent* meters go at once: those that waiting requests are short of, then *dirty* ones (a debt, a doubt, something to
 give back, a failed call). They are kept in sets; all meters are never scanned for them.
-*Due* meters go in the background, in this order: with settlements that wait since a heartbeat; scarce and unused for half
-a second; unused for a minute (they give back, or leave if nothing is held); low; not sent for long. Twice a second a few
-calls are allowed, by the number of those that are due, so that a backlog of any size is gone in about a second and a
-lone key costs two calls a second at most; and due meters fill up urgent calls meanwhile. Who is due is found by looking
-at each meter twice a second while it is used, and less and less often after that.
-Without anything to say, a call every 5 s keeps the process alive. So cost follows activity, not the number of leases.
+*Due* meters go in the background, in this order: with settlements that wait since a heartbeat; scarce and unused for
+half a second; unused for a minute (they give back, or leave if nothing is held); low; not sent for long. Twice a
+second a few calls are allowed, by the number of those that are due, so that a backlog of any size is gone in about a
+second and a lone key costs two calls a second at most; and due meters fill up urgent calls meanwhile. Who is due is
+found by looking at each meter twice a second while it is used, and less and less often after that. Without anything
+to say, a call every 5 s keeps the process alive. So cost follows activity, not the number of leases.
 """
 
 import asyncio
