@@ -8,7 +8,7 @@ from fastapi.openapi.models import OpenAPI
 
 from .conftest import Running
 
-NOUNS = ("tenant", "department", "team", "key", "provider", "model", "route", "budget")
+NOUNS = ("tenant", "department", "team", "key", "provider", "model", "route", "budget", "webhook")
 METHODS = {"get", "post", "patch", "delete"}
 
 
@@ -47,6 +47,8 @@ async def test_every_noun_has_its_operations(document: dict[str, Any]) -> None:
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     expected = {f"{verb}{noun.capitalize()}" for noun in NOUNS for verb in ("create", "get", "update", "delete")}
     expected |= {f"list{noun.capitalize()}s" for noun in NOUNS} | {"revokeKey"}
+    expected |= {"rotateWebhookSecret", "testWebhook", "replayDelivery"}
+    expected |= {"listAlerts", "getAlert", "listDeliveries", "getDelivery"}
     assert sorted(ids) == sorted(expected)
 
 
@@ -67,9 +69,11 @@ async def test_every_request_body_is_closed(document: dict[str, Any]) -> None:
             assert schemas[reference.rpartition("/")[2]]["additionalProperties"] is False, (path, method)
 
 
-async def test_no_answer_but_the_first_holds_a_key(document: dict[str, Any]) -> None:
+async def test_no_answer_but_the_first_holds_a_key_or_secret(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     with_key = {name for name, schema in schemas.items() if "key" in schema.get("properties", {})}
     assert with_key == {"KeyCreated"}
+    with_secret = {name for name, schema in schemas.items() if "secret" in schema.get("properties", {})}
+    assert with_secret == {"WebhookWithSecret"}
     with_api_key = {name for name, schema in schemas.items() if "api_key" in schema.get("properties", {})}
     assert with_api_key == {"NewProvider", "ProviderPatch"}

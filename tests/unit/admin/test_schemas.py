@@ -15,6 +15,7 @@ from sluicegate.admin.providers.schemas import NewProvider, ProviderPatch
 from sluicegate.admin.routes.schemas import NewRoute, RoutePatch
 from sluicegate.admin.teams.schemas import NewTeam, TeamPatch
 from sluicegate.admin.tenants.schemas import NewTenant, TenantPatch
+from sluicegate.admin.webhooks.schemas import NewWebhook, WebhookPatch
 
 BODIES: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (NewTenant, {"name": "Acme"}),
@@ -26,6 +27,8 @@ BODIES: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (NewRoute, {"alias": "gpt", "targets": [{"model": "mod_1"}]}),
     (NewBudget, {"name": "b", "scope": "key", "scope_id": "key_1", "limit_usd": "5", "period": "month"}),
     (BudgetPatch, {"name": "new"}),
+    (NewWebhook, {"name": "w", "url": "https://alerts.example.com/x"}),
+    (WebhookPatch, {"name": "new"}),
     *((patch, {"name": "new"}) for patch in (TenantPatch, DepartmentPatch, TeamPatch, KeyPatch, ProviderPatch)),
     (ModelPatch, {"name": "new"}),
     (RoutePatch, {"name": "new"}),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from sluicegate.admin.changes.changes import Propagation
 from sluicegate.admin.errors import ErrorAnswer, InvalidError
-from sluicegate.admin.fields import Recorded
+from sluicegate.admin.fields import Answer, Recorded
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -32,11 +32,15 @@ NOT_FOUND: Final[Responses] = {404: _refusal("There is no such record.")}
 CONFLICT: Final[Responses] = {409: _refusal("Not with the present state: name taken, still in use, or changed since.")}
 
 
-class Deleted(Propagation):
+class Removed(Answer):
     """What a deletion did."""
 
     id: str
     deleted_records: int = Field(description="How many records went, with those that belonged to it.")
+
+
+class Deleted(Propagation, Removed):
+    """What a deletion did, and how far it has come."""
 
 
 def expected_version(

@@ -126,6 +126,21 @@ class UnavailableError(AdminError):
     code = "database_unavailable"
 
 
+class EventsUnavailableError(UnavailableError):
+    """A command cannot be handed over: NATS is away."""
+
+    code = "events_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("NATS does not answer, so nothing was sent.", "Try again when it is back.")
+
+
+class TooManySecretsError(ConflictError):
+    """A webhook has as many valid secrets as a delivery may be signed with."""
+
+    code = "too_many_secrets"
+
+
 # Unique indexes of the tables: which field, and what it collides with.
 _TAKEN: Final = {
     "tenants_name": ("name", "A tenant of this name exists"),
@@ -133,6 +148,7 @@ _TAKEN: Final = {
     "teams_name": ("name", "This tenant has a team of this name"),
     "providers_name": ("name", "A provider of this name exists there"),
     "models_name": ("name", "This provider has a model of this name"),
+    "webhook_endpoints_name": ("name", "A webhook of this name exists there"),
     "routes_alias": ("alias", "A route for this alias exists there"),
 }
 

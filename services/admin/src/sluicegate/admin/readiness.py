@@ -12,7 +12,7 @@ from sluicegate.store.readiness import LOOK_EVERY_S, look, needs_table
 from sluicegate.store.transactions import is_unavailable
 
 # The newest of the tables that this room needs.
-_TRIAL: Final = needs_table("webhook_secrets")
+_TRIAL: Final = needs_table("deliveries")
 
 
 async def watch(health: Health, metrics: Metrics, pool: Pool, connection: Connection) -> None:

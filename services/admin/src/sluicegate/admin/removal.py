@@ -35,6 +35,9 @@ from sluicegate.admin.teams.schemas import Team
 from sluicegate.admin.tenants import repository as tenants
 from sluicegate.admin.tenants.repository import TenantRow
 from sluicegate.admin.tenants.schemas import Tenant
+from sluicegate.admin.webhooks import repository as webhooks
+from sluicegate.admin.webhooks.repository import WebhookRow
+from sluicegate.admin.webhooks.snapshots import webhook_snapshot
 
 _CASCADE: Final = "Delete them first, or send ?cascade=true to delete them as well."
 
@@ -49,6 +52,14 @@ def _refuse(noun: str, record_id: str, **counts: int) -> None:
     left = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     if left:
         raise InUseError(f"Still belonging to {noun} {record_id}: {left}.", _CASCADE)
+
+
+async def remove_webhooks(unit: Unit, rows: Sequence[WebhookRow]) -> int:
+    """Delete webhooks with their secrets; return how many."""
+    await webhooks.delete(unit.connection, [row.id for row in rows])
+    for row in rows:
+        unit.note("deleted", Ref("webhook", row.id), before=webhook_snapshot(row), after=None)
+    return len(rows)
 
 
 async def remove_budgets(unit: Unit, rows: Sequence[BudgetRow]) -> int:
@@ -130,6 +141,7 @@ async def remove_tenant(unit: Unit, row: TenantRow, *, cascade: bool) -> int:
     owned_departments = await departments.lock_of_tenant(unit.connection, row.id)
     owned_routes = await routes.lock_of_tenant(unit.connection, row.id)
     owned_providers = await providers.lock_of_tenant(unit.connection, row.id)
+    owned_webhooks = await webhooks.lock_of_tenant(unit.connection, row.id)
     if not cascade:
         _refuse(
             "tenant",
@@ -138,11 +150,13 @@ async def remove_tenant(unit: Unit, row: TenantRow, *, cascade: bool) -> int:
             teams=len(owned_teams),
             routes=len(owned_routes),
             providers=len(owned_providers),
+            webhooks=len(owned_webhooks),
         )
     count = await remove_teams(unit, owned_teams, cascade=True)
     count += await _remove_departments(unit, owned_departments)
     count += await remove_routes(unit, owned_routes)
     count += await remove_providers(unit, owned_providers, cascade=True)
+    count += await remove_webhooks(unit, owned_webhooks)
     await tenants.delete(unit.connection, [row.id])
     unit.note("deleted", Ref("tenant", row.id), before=snapshot(Tenant, row), after=None)
     return count + 1 + await _remove_budgets_of(unit, [row])

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp
 
 from sluicegate.admin import application
+from sluicegate.admin.alerts import endpoints as alerts
+from sluicegate.admin.alerts.service import AlertService
 from sluicegate.admin.background import stop
 from sluicegate.admin.budgets import endpoints as budgets
 from sluicegate.admin.budgets.service import BudgetService
 from sluicegate.admin.changes.changes import Changes
+from sluicegate.admin.commands import AlertCommands
 from sluicegate.admin.config import AdminSettings
+from sluicegate.admin.deliveries import endpoints as deliveries
+from sluicegate.admin.deliveries.service import DeliveryService
 from sluicegate.admin.departments import endpoints as departments
 from sluicegate.admin.departments.service import DepartmentService
 from sluicegate.admin.keys import endpoints as keys
@@ -35,6 +40,8 @@ from sluicegate.admin.teams import endpoints as teams
 from sluicegate.admin.teams.service import TeamService
 from sluicegate.admin.tenants import endpoints as tenants
 from sluicegate.admin.tenants.service import TenantService
+from sluicegate.admin.webhooks import endpoints as webhooks
+from sluicegate.admin.webhooks.service import WebhookService
 from sluicegate.bus.connection import Connection
 from sluicegate.bus.declaration import Declarations
 from sluicegate.contracts import subjects
@@ -84,7 +91,7 @@ def _build(settings: AdminSettings, pool: Pool) -> Admin:
     comparison = Comparison(pool, buckets, relay)
     declarations = Declarations(
         connection,
-        streams=(subjects.AUDIT_STREAM,),
+        streams=(subjects.AUDIT_STREAM, subjects.ALERTS),
         consumers=(),
         buckets=subjects.BUCKETS,
         replicas=settings.nats_replicas,
@@ -96,7 +103,7 @@ def _build(settings: AdminSettings, pool: Pool) -> Admin:
     metrics.live_edges.set_function(lambda: edges.live_count)
     metrics.told.set_function(lambda: relay.told_count)
     metrics.repaired.set_function(lambda: comparison.repaired_count)
-    changes = Changes(pool, projection)
+    changes, commands = Changes(pool, projection), AlertCommands(connection)
     key_ring = KeyRing.parse(settings.key_ring.get_secret_value())
     app = application.build(
         [
@@ -108,6 +115,9 @@ def _build(settings: AdminSettings, pool: Pool) -> Admin:
             models.router(ModelService(changes)),
             routes.router(RouteService(changes)),
             budgets.router(BudgetService(changes)),
+            webhooks.router(WebhookService(changes, key_ring, commands)),
+            alerts.router(AlertService(changes)),
+            deliveries.router(DeliveryService(changes, commands)),
         ],
         settings.bootstrap_token.get_secret_value(),
     )

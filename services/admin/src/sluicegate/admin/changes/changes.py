@@ -72,18 +72,22 @@ class Changes:
 
         `work` may run several times (deadlocks), each time with a fresh unit.
         """
-        refs: tuple[Ref, ...] = ()
+        row, refs = await self._commit(caller, work)
+        return Changed(row, await self._projection.propagate(refs))
 
-        async def transact(connection: PoolConnection) -> T:
-            nonlocal refs
+    async def keep(self, caller: Caller, work: Callable[[Unit], Awaitable[T]]) -> T:
+        """Do as `change` does for what no edge needs to know."""
+        row, _ = await self._commit(caller, work)
+        return row
+
+    async def _commit(self, caller: Caller, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, tuple[Ref, ...]]:
+        async def transact(connection: PoolConnection) -> tuple[T, tuple[Ref, ...]]:
             unit = Unit(connection, caller)
             done = await work(unit)
             await unit.write()
-            refs = unit.refs
-            return done
+            return done, unit.refs
 
         try:
-            row = await transactions.run(self._pool, transact)
+            return await transactions.run(self._pool, transact)
         except asyncpg.UniqueViolationError as error:
             raise name_taken(error.constraint_name) from None
-        return Changed(row, await self._projection.propagate(refs))

@@ -24,11 +24,12 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """A record whose state must be told, and the audit event that goes with it."""
+    """A record whose state must be told, and the audit event that goes with it; `is_projected`: only the event."""
 
-    noun: Literal["key"] | Noun
+    noun: Literal["key", "webhook"] | Noun
     record_id: str
     event_id: str | None
+    is_projected: bool
 
 
 _INSERT_AUDIT = """
@@ -39,9 +40,10 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
 """
 
 _INSERT_OUTBOX = """
-INSERT INTO outbox (noun, record_id, event_id)
-SELECT noun, record_id, event_id
-FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS row (noun, record_id, event_id, place)
+INSERT INTO outbox (noun, record_id, event_id, is_projected)
+SELECT noun, record_id, event_id, is_projected
+FROM unnest($1::text[], $2::text[], $3::text[], $4::boolean[])
+    WITH ORDINALITY AS row (noun, record_id, event_id, is_projected, place)
 ORDER BY place
 """
 
@@ -70,4 +72,5 @@ async def insert_outbox(connection: PoolConnection, rows: Sequence[OutboxRow]) -
             [row.noun for row in rows],
             [row.record_id for row in rows],
             [row.event_id for row in rows],
+            [row.is_projected for row in rows],
         )

@@ -5,7 +5,7 @@ Nothing here knows NATS; what a change means to the edges is the projection's bu
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal
 
 from sluicegate.admin.access import Caller
 from sluicegate.admin.changes import repository
@@ -15,10 +15,11 @@ from sluicegate.contracts.catalogue import Noun
 from sluicegate.contracts.ids import new_id
 from sluicegate.store.pool import PoolConnection
 
-AnyNoun = Literal["key"] | Noun
+AnyNoun = Literal["key", "webhook"] | Noun
 Verb = Literal["created", "updated", "deleted", "revoked"]
 Snapshot = dict[str, Any]
-NOUNS: frozenset[str] = frozenset({"key", *get_args(Noun)})
+# What no edge needs to know: of their changes only the audit event is published.
+_UNTOLD: Final = frozenset({"webhook"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Unit:
     @property
     def refs(self) -> tuple[Ref, ...]:
         """The records whose state the edges must learn, in order."""
-        return tuple(dict.fromkeys(Ref(row.noun, row.record_id) for row in self._outbox))
+        return tuple(dict.fromkeys(Ref(row.noun, row.record_id) for row in self._outbox if not row.is_projected))
 
     def note(self, verb: Verb, ref: Ref, *, before: Snapshot | None, after: Snapshot | None) -> None:
         """Record a change of a record: for the audit, and for the edges."""
@@ -58,11 +59,12 @@ class Unit:
                 after=_json(after),
             )
         )
-        self._outbox.append(repository.OutboxRow(noun=ref.noun, record_id=ref.id, event_id=event_id))
+        is_projected = ref.noun in _UNTOLD
+        self._outbox.append(repository.OutboxRow(ref.noun, ref.id, event_id, is_projected))
 
     def touch(self, ref: Ref) -> None:
         """Say that what the edges see of a record changed with another one."""
-        self._outbox.append(repository.OutboxRow(noun=ref.noun, record_id=ref.id, event_id=None))
+        self._outbox.append(repository.OutboxRow(ref.noun, ref.id, None, is_projected=False))
 
     async def write(self) -> None:
         """Write what was collected; the last statement before the commit."""

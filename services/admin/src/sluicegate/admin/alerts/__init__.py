@@ -1,0 +1,1 @@
+"""Alerts: thresholds that budgets have reached. budget-alert writes them, nobody changes them."""

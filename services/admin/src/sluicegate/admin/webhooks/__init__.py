@@ -1,0 +1,1 @@
+"""Webhooks: where alerts are delivered, and the secrets deliveries are signed with."""
