@@ -15,6 +15,7 @@ from sluicegate.contracts.catalogue import Period
 
 HOUR_US: Final = 3_600_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 
 
@@ -28,6 +29,9 @@ def period_of(period: Period, time_zone: str, first_weekday: int, at_us: int) ->
         return start_us, start_us + HOUR_US
     local = (_EPOCH + timedelta(microseconds=at_us)).astimezone(_zone(time_zone)).date()
     start, end = _dates(period, local, first_weekday)
+    if at_us >= _midnight_us(time_zone, end):
+        # The clock was put back over midnight and shows the old date once more, but the new day has begun.
+        start, end = _dates(period, end, first_weekday)
     return _midnight_us(time_zone, start), _midnight_us(time_zone, end)
 
 
@@ -45,25 +49,26 @@ def _dates(period: Period, day: date, first_weekday: int) -> tuple[date, date]:
 
 @lru_cache(maxsize=4096)
 def _midnight_us(time_zone: str, day: date) -> int:
-    """Return when a day begins: the first moment of which the zone's clock shows that date.
-
-    Where clocks are put forward at midnight, that is 01:00; where midnight comes twice, the first.
-    """
+    """Return when a day begins: the first moment at which the zone's clock shows that date, or has passed it."""
     zone = _zone(time_zone)
-    midnight = datetime(day.year, day.month, day.day, tzinfo=zone, fold=0)
-    at = midnight.astimezone(UTC)
-    if at.astimezone(zone).date() < day or at.astimezone(zone).hour:
-        # Midnight does not exist. Before the gap fold=0 counts with the offset that was in force until then, which
-        # names the very moment at which the clock is put forward.
-        at = (midnight - midnight.utcoffset()).replace(tzinfo=UTC)  # type: ignore[operator]
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
+    first, second = midnight.astimezone(UTC), midnight.replace(fold=1).astimezone(UTC)
+    # Midnight that comes twice begins the day the first time. One that is skipped lies between the two readings.
+    while first - second >= _SECOND:
+        middle = second + (first - second) // (2 * _SECOND) * _SECOND
+        if middle.astimezone(zone).date() >= day:
+            first = middle
+        else:
+            second = middle + _SECOND
+    return (first - _EPOCH) // timedelta(microseconds=1)
 
 
 @cache
 def _zone(name: str) -> ZoneInfo:
     """Return a zone of the pinned package, never of the machine. Raises KeyError for a name that it does not have."""
-    resource = files("tzdata").joinpath("zoneinfo", *name.split("/"))
-    if not resource.is_file():
+    parts = name.split("/")
+    resource = files("tzdata").joinpath("zoneinfo", *parts)
+    if ".." in parts or not resource.is_file():
         raise KeyError(name)
     with resource.open("rb") as stream:
         return ZoneInfo.from_file(stream, key=name)
