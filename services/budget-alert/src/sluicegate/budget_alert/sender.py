@@ -56,9 +56,9 @@ class Sender:
             return Answer(error=f"the URL cannot be used: {_text(error)}", is_final=True)
 
     async def _send(self, url: httpx.URL, headers: Mapping[str, str], body: bytes, *, allows_private: bool) -> Answer:
-        port = url.port or _DEFAULT_PORTS.get(url.scheme)
-        if port is None or not url.host:
+        if url.scheme not in _DEFAULT_PORTS or not url.host:
             return Answer(error="the URL cannot be used: it must begin with http:// or https://", is_final=True)
+        port = url.port or _DEFAULT_PORTS[url.scheme]
         name = url.raw_host.decode("ascii")
         found = await self._resolver.addresses(name, port)
         addresses = allowed(found, allows_private=allows_private)[:_ADDRESSES_TRIED]
