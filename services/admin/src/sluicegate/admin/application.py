@@ -19,7 +19,8 @@ from sluicegate.runtime.logs import get_logger
 from sluicegate.store.transactions import is_unavailable
 
 _ABOUT: Final = """\
-Configuration of the gateway: who may call (tenants, departments, teams, keys) and what (providers, models, routes).
+Configuration of the gateway: who may call (tenants, departments, teams, keys) and what (providers, models, routes),
+how much (limits of each of them, budgets), and who hears of it (webhooks; alerts and their deliveries).
 
 A change is saved, audited and pushed to every edge. Its answer says in `propagated` whether every live edge
 has applied it. Names may be in any script and unique names are unique within their parent. Money is decimal

@@ -5,6 +5,8 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
+_PLURALS: Final = {"delivery": "deliveries"}
+
 
 class FieldProblem(BaseModel):
     """What is wrong with one field of the request."""
@@ -63,7 +65,7 @@ class NotFoundError(AdminError):
     def __init__(self, noun: str, record_id: str) -> None:
         super().__init__(
             f"There is no {noun} {record_id}.",
-            f"Check the id; GET /api/{noun}s lists what exists.",
+            f"Check the id; GET /api/{_PLURALS.get(noun, noun + 's')} lists what exists.",
         )
 
 

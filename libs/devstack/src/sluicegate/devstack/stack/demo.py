@@ -1,4 +1,4 @@
-"""The demo tenant, team, key and model, made through the admin API as a person would make them.
+"""The demo tenant, team, key, model and budget, made through the admin API as a person would make them.
 
 Idempotent: what exists is found by name and brought up to date. Only the key's text exists nowhere else than in our own
 secrets file; without it a new key is made.
@@ -14,6 +14,7 @@ from sluicegate.devstack.stack.layout import Secrets
 MODEL: Final = "demo"
 FAKE_MODEL: Final = "fake-gpt"
 _NAME: Final = "demo"
+_BUDGET: Final = {"limit_usd": "100", "period": "month"}
 _FAKE_PRICE: Final = {"input_usd_per_million": "0.15", "output_usd_per_million": "0.60"}
 
 
@@ -76,6 +77,7 @@ async def ensure_demo(
     provider = await admin.ensure("providers", {"name": _NAME}, {"base_url": provider_url, **credential})
     model = await _model(admin, provider, provider_model)
     await admin.ensure("routes", {"alias": MODEL}, {"targets": [{"model": model}]})
+    await _budget(admin, team, model)
     return DemoObjects(key=await _key(admin, secrets, team))
 
 
@@ -86,6 +88,17 @@ async def _model(admin: AdminClient, provider: str, name: str) -> str:
     if name != FAKE_MODEL or (found and found.get("prices")):
         return await admin.ensure("models", identity)
     return await admin.ensure("models", identity, {"prices": [_FAKE_PRICE]})
+
+
+async def _budget(admin: AdminClient, team: str, model: str) -> None:
+    """Make a budget; it keeps what its owner changes. A hard one would refuse a model whose cost nobody knows."""
+    is_priced = bool((await admin.call("GET", f"models/{model}"))["prices"])
+    identity = {"name": _NAME, "scope": "team", "scope_id": team}
+    found = await admin.find("budgets", identity)
+    if found is None:
+        await admin.call("POST", "budgets", {**identity, **_BUDGET, "soft": not is_priced})
+    elif not is_priced and not found["soft"]:
+        await admin.call("PATCH", f"budgets/{found['id']}", {"soft": True})
 
 
 async def _key(admin: AdminClient, secrets: Secrets, team: str) -> str:
