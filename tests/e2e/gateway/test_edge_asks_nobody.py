@@ -56,7 +56,13 @@ def _check(log: StatementLog) -> None:
     assert sum(counts.values()) > 0, "the statement log is silent, so it proves nothing"
     assert [name for name in counts if "edge" in name] == []
     # Only rooms that are known to use the database are there, and none of them asks once per request.
-    assert set(counts) <= {"sluicegate-admin", "sluicegate-usage-writer", "sluicegate-retention", ""}
+    assert set(counts) <= {
+        "sluicegate-admin",
+        "sluicegate-usage-writer",
+        "sluicegate-retention",
+        "sluicegate-budget-alert",
+        "",
+    }
     reads = [statement for statement in log.statements() if _looks_up_configuration(statement.text)]
     assert len(reads) < REQUESTS / 10
 

@@ -71,7 +71,7 @@ SERVICES: tuple[Service, ...] = (
             "internal": ServicePort(9080, "SLUICEGATE_EDGE_INTERNAL_PORT"),
         },
         ready="http://127.0.0.1:{internal}/readyz",
-        needs=frozenset({"nats", "key_ring"}),
+        needs=frozenset({"nats", "redis", "key_ring"}),
         env={"SLUICEGATE_EDGE_WORKERS": "{edge_workers}", "SLUICEGATE_EDGE_STATE_DIR": "{state}"},
         defaults={
             "SLUICEGATE_EDGE_HOST": "127.0.0.1",
@@ -88,6 +88,14 @@ SERVICES: tuple[Service, ...] = (
         ready="http://127.0.0.1:{internal}/readyz",
         needs=frozenset({"nats", "postgres"}),
         defaults={"SLUICEGATE_USAGE_WRITER_INTERNAL_HOST": "127.0.0.1"},
+    ),
+    Service(
+        name="budget-alert",
+        command=("budget-alert",),
+        ports={"internal": ServicePort(9083, "SLUICEGATE_BUDGET_ALERT_INTERNAL_PORT")},
+        ready="http://127.0.0.1:{internal}/readyz",
+        needs=frozenset({"nats", "postgres", "redis", "key_ring"}),
+        defaults={"SLUICEGATE_BUDGET_ALERT_INTERNAL_HOST": "127.0.0.1"},
     ),
     Service(
         name="retention",
