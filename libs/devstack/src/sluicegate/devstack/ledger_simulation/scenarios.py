@@ -1,0 +1,75 @@
+"""The scenarios by name: a workload, and the faults that go on while it runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sluicegate.devstack.ledger_simulation import faults
+from sluicegate.devstack.ledger_simulation.faults import Fault
+from sluicegate.devstack.ledger_simulation.workload import FewMeters, ManyMeters, Workload
+from sluicegate.ledger.policy import WhenStoreAway
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens in a run. `has_data_loss` says that the store forgets, which the bound allows for."""
+
+    name: str
+    faults: Sequence[Fault] = ()
+    workload: Callable[[], Workload] = FewMeters
+    edges: int = 4
+    seconds: float = 150.0
+    when_store_away: WhenStoreAway = "closed"
+
+    @property
+    def has_data_loss(self) -> bool:
+        return faults.flushes in self.faults or faults.failovers in self.faults
+
+
+ALL = (
+    Scenario("calm"),
+    Scenario("calm, far from limits", workload=lambda: FewMeters(share_of_limits=20.0)),
+    Scenario("calm, 2 000 meters", workload=ManyMeters),
+    Scenario("crashes", (faults.crashes,)),
+    Scenario("pauses", (faults.pauses,), seconds=300.0),
+    Scenario("lost messages", (faults.lost_messages,)),
+    Scenario("late messages", (faults.late_messages,)),
+    Scenario("outages", (faults.outages,)),
+    Scenario("slow store", (faults.slowness,)),
+    Scenario("flushes", (faults.flushes,)),
+    Scenario("failovers", (faults.failovers,)),
+    Scenario("lowered limits", (faults.lowered_limits,)),
+    Scenario("lagging Postgres", (faults.lagging_postgres, faults.crashes, faults.lost_messages)),
+    Scenario(
+        "crashes, pauses, bad network", (faults.crashes, faults.pauses, faults.lost_messages, faults.late_messages)
+    ),
+    Scenario(
+        "everything",
+        (
+            faults.crashes,
+            faults.pauses,
+            faults.lost_messages,
+            faults.late_messages,
+            faults.outages,
+            faults.flushes,
+            faults.failovers,
+            faults.lagging_postgres,
+        ),
+        seconds=300.0,
+    ),
+    Scenario("outages, local share", (faults.outages,), when_store_away="local-share"),
+    Scenario(
+        "bad network, slow, local share",
+        (faults.lost_messages, faults.late_messages, faults.slowness),
+        when_store_away="local-share",
+    ),
+    Scenario(
+        "2 000 meters, crashes, bad network, flushes",
+        (faults.crashes, faults.lost_messages, faults.late_messages, faults.flushes),
+        workload=lambda: ManyMeters(tight=0.2),
+    ),
+)
+
+
+def named(name: str) -> Scenario:
+    """Return a scenario by its name."""
+    return next(scenario for scenario in ALL if scenario.name == name)
