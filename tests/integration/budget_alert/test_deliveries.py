@@ -5,6 +5,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,8 +32,7 @@ def store(pool: Pool) -> Store:
 
     async def put(*numbers: int, tenant: str | None = None) -> None:
         for number in numbers:
-            event = threshold(number, tenant=tenant)
-            await transactions.run(pool, lambda connection, event=event: repository.store_alert(connection, event))
+            await transactions.run(pool, partial(repository.store_alert, event=threshold(number, tenant=tenant)))
 
     return put
 

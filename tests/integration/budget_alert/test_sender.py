@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from sluicegate.budget_alert.addresses import Address, Resolver
+from sluicegate.budget_alert.addresses import Resolver
 from sluicegate.budget_alert.policy import Answer
 from sluicegate.budget_alert.sender import Sender
 from sluicegate.devstack.servers.ports import LOOPBACK, free_port
 from sluicegate.devstack.webhook_receiver import Webhook, WebhookReceiver, answer
+from sluicegate.runtime.addresses import Address
 
 BODY = b'{"a":1}'
 

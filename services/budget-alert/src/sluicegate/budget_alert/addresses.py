@@ -1,8 +1,7 @@
-"""Which addresses a webhook may go to. A name is resolved once; the address that was looked at is connected to.
+"""Where a webhook may go. A name is resolved once; the address that was looked at is the one that is connected to.
 
-Refused, unless the endpoint allows them: everything that is not a public unicast address, also when it hides inside an
-IPv6 address (mapped, 6to4, Teredo, NAT64), and the metadata servers of clouds that lie at public addresses. A
-name that has public and private addresses may be reached at the public ones only.
+Addresses that are not public are refused, unless the endpoint allows them. A name that has public and private
+addresses may be reached at the public ones only.
 """
 
 import asyncio
@@ -13,14 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sluicegate.budget_alert.errors import AddressRefusedError, NameNotResolvedError
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from sluicegate.runtime.addresses import Address, is_public
 
 _LOOKUPS_AT_ONCE: Final = 64
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-# What `is_global` lets pass: protocol assignments (a cloud's metadata server among them), and Azure's metadata server.
-_REFUSED: Final = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("168.63.129.16/32"))
 
 
 class Resolver:
@@ -48,28 +42,6 @@ def allowed(addresses: Sequence[Address], *, allows_private: bool) -> list[Addre
     if not left:
         raise AddressRefusedError("the address is private, and this endpoint does not allow private addresses")
     return left
-
-
-def is_public(address: Address) -> bool:
-    """Tell whether an address, and every address inside it, is a public unicast one."""
-    inner = _inner(address) if isinstance(address, ipaddress.IPv6Address) else ()
-    if inner:
-        return all(map(is_public, inner))
-    if address.is_multicast or address.is_reserved or any(address in network for network in _REFUSED):
-        return False
-    return address.is_global and (isinstance(address, ipaddress.IPv4Address) or address in _UNICAST)
-
-
-def _inner(address: ipaddress.IPv6Address) -> tuple[Address, ...]:
-    if address.ipv4_mapped is not None:
-        return (address.ipv4_mapped,)
-    if address.sixtofour is not None:
-        return (address.sixtofour,)
-    if address.teredo is not None:
-        return address.teredo
-    if address in _NAT64:
-        return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
-    return ()
 
 
 def _look_up(host: str, port: int) -> list[Address]:

@@ -13,9 +13,10 @@ from typing import Final
 
 import httpx
 
-from sluicegate.budget_alert.addresses import Address, Resolver, allowed
+from sluicegate.budget_alert.addresses import Resolver, allowed
 from sluicegate.budget_alert.errors import AddressRefusedError, AlertError
 from sluicegate.budget_alert.policy import Answer
+from sluicegate.runtime.addresses import Address
 
 TOTAL_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
