@@ -1,5 +1,6 @@
 """Budgets: exact, of any scope, told to the edges, and gone with what they are for."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -190,6 +191,25 @@ async def test_budgets_of_all_that_a_tenant_owns_go_with_it(admin: Running, nats
     deleted = (await admin.client.delete(f"/api/tenants/{tenant}?cascade=true")).json()
     assert deleted["deleted_records"] == 6 + 9
     assert [await catalogue(nats, "budget", budget) for budget in made] == [None] * 9
+
+
+async def test_budget_cannot_slip_onto_a_team_that_is_being_deleted(admin: Running, nats: Connection) -> None:
+    for _ in range(5):
+        where, _ = await scope_for(admin, "team")
+        moving = await make_budget(admin)
+        body = {"name": "b", "limit_usd": "1", "period": "day"} | where
+        deleted, *others = await asyncio.gather(
+            admin.client.delete(f"/api/teams/{where['scope_id']}"),
+            *(admin.client.post("/api/budgets", json=body) for _ in range(3)),
+            admin.client.patch(f"/api/budgets/{moving['id']}", json=where),
+        )
+        assert deleted.status_code == 200
+        for answer in others:
+            if answer.is_success:
+                assert (await admin.client.get(f"/api/budgets/{answer.json()['id']}")).status_code == 404
+                assert await catalogue(nats, "budget", answer.json()) is None
+            else:
+                assert answer.status_code == 422
 
 
 async def test_budget_is_422_when_its_scope_was_deleted(admin: Running) -> None:
