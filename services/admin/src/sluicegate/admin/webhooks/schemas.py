@@ -40,7 +40,8 @@ Secret = Annotated[
     str,
     Field(
         description="What deliveries are signed with. It is shown here, once. `x-sluicegate-signature` holds "
-        "`t=<timestamp>,v1=<hex>`: HMAC-SHA256 over `timestamp.body`, keyed with this text as it stands.",
+        "`t=<timestamp>,v1=<hex>` (one `v1` per valid secret): HMAC-SHA256 over `timestamp.body`, keyed with this text as "
+        "it stands. `webhook-signature` is that of Standard Webhooks 1.0.",
         examples=["whsec_…"],
     ),
 ]
