@@ -40,7 +40,7 @@ Secret = Annotated[
     str,
     Field(
         description="What deliveries are signed with. It is shown here, once. `x-sluicegate-signature` holds "
-        "`t=<timestamp>,v1=<hex>` (one `v1` per valid secret): HMAC-SHA256 over `timestamp.body`, keyed with this text as "
+        "`t=<timestamp>,v1=<hex>` (a `v1` per secret): HMAC-SHA256 over `timestamp.body`, keyed with this text as "
         "it stands. `webhook-signature` is that of Standard Webhooks 1.0.",
         examples=["whsec_…"],
     ),
