@@ -33,7 +33,6 @@ BACKGROUND_S: Final = 2 * TICK_S
 HEARTBEAT_S: Final = 5.0
 VALID_S: Final = 10.0
 IDLE_S: Final = 60.0
-IN_USE_S: Final = 5.0
 REFRESH_S: Final = 300.0
 KEPT_AFTER_LEAVING_S: Final = 60.0
 COALESCE_S: Final = 0.01
@@ -292,7 +291,7 @@ class Pump:
             reason = SCARCE
         elif idle_s >= IDLE_S and (meter.spare or not meter.held):
             reason = IDLE
-        elif self._is_low(meter, idle_s):
+        elif self._is_low(meter):
             reason = LOW
         elif now - meter.sent_at >= REFRESH_S:
             reason = OLD
@@ -303,9 +302,9 @@ class Pump:
         self._check_later(meter, min(1 + int(idle_s), LONGEST_CHECK_TURNS))
 
     @staticmethod
-    def _is_low(meter: Meter, idle_s: float) -> bool:
-        """Tell whether the next second, or the next large request of a key in use, would have to wait for a call."""
-        if meter.is_scarce or idle_s >= IN_USE_S:
+    def _is_low(meter: Meter) -> bool:
+        """Tell whether the next second, or the next large request, of a meter in use would have to wait for a call."""
+        if meter.is_scarce or not meter.use_per_s:
             return False
         return 3 * meter.spare < meter.use_per_s or meter.spare < meter.largest
 
