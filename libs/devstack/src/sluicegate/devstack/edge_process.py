@@ -31,15 +31,21 @@ from sluicegate.edge.inbound.deadlines import Timed, sweep
 from sluicegate.edge.inbound.protocol import EdgeProtocol
 from sluicegate.edge.journal.errors import JournalWriteError
 from sluicegate.edge.metrics import Metrics
+from sluicegate.edge.mirrors.limits import LimitFinder
 from sluicegate.edge.mirrors.view import View
 from sluicegate.edge.outbound.pool import Pools
 from sluicegate.edge.phases.refuse import stop_all
 from sluicegate.edge.refused_keys import RefusedKeys
+from sluicegate.edge.thresholds import Thresholds
+from sluicegate.ledger.ledger import Ledger
+from sluicegate.ledger.meters import Meter
+from sluicegate.ledger.store import RedisMeterStore
 from sluicegate.runtime.key_ring import KeyRing
 
 PROVIDER_SECRET: Final = b"sk-provider-secret"
 PRICE: Final = Price(version=1, valid_from_us=0, input=1_000_000_000, output=3_000_000_000)
 _WAIT_S: Final = 10.0
+_NO_REDIS: Final = "redis://127.0.0.1:1/0"
 
 
 class ListJournal:
@@ -71,12 +77,14 @@ class ListJournal:
 class EdgeUnderTest:
     """A running edge and what it knows. The catalogue starts with one tenant, team, key, provider, model and route."""
 
-    def __init__(self, provider_url: str, **settings: Any) -> None:
+    def __init__(self, provider_url: str, redis_url: str = _NO_REDIS, **settings: Any) -> None:
+        """Without Valkey, limits are what the policy says."""
         ring = KeyRing.generate()
         self.key_ring = KeyRing.parse(ring)
         self.settings = EdgeSettings(
             nats_url=SecretStr("nats://nowhere:1"),
             key_ring=SecretStr(ring),
+            redis_url=SecretStr(redis_url),
             state_dir=Path(tempfile.gettempdir()),
             **settings,
         )
@@ -84,6 +92,8 @@ class EdgeUnderTest:
         self.key = new_key()
         self.journal = ListJournal()
         self.is_fresh = True
+        # What budgets are seeded with; None: not known.
+        self.spent_nano_usd: int | None = 0
         self.port = 0
         self.view: View = cast(View, None)
         self.edge: Edge = cast(Edge, None)
@@ -166,11 +176,23 @@ class EdgeUnderTest:
         """End what `start_parts` began."""
         await self._stop()
 
+    async def _spent_so_far(self, _meter: Meter) -> int | None:
+        return self.spent_nano_usd
+
     # The server
 
     async def _start(self) -> Edge:
         pools = Pools()
-        self.view = View(pools, self.key_ring, lambda: self.is_fresh)
+        thresholds = Thresholds(None)
+        self.ledger = Ledger(
+            RedisMeterStore(self.settings.redis_url.get_secret_value()),
+            spent_so_far=self._spent_so_far,
+            on_spent=thresholds.on_spent,
+            when_store_away=self.settings.limits_when_store_away,
+            configured_edges=self.settings.limits_expected_workers,
+        )
+        await self.ledger.start()
+        self.view = View(pools, self.key_ring, LimitFinder(self.ledger, thresholds.watch), lambda: self.is_fresh)
         self.put(Tenant(id="ten_1", name="tenant"))
         self.put(Team(id="tea_1", name="team", tenant="ten_1"))
         self.put_provider()
@@ -185,12 +207,16 @@ class EdgeUnderTest:
             view=self.view,
             journal=self.journal,
             refused_keys=RefusedKeys(None, edge_id),
+            ledger=self.ledger,
+            thresholds=thresholds,
         )
         self._sweep = asyncio.create_task(sweep(self.edge, cast(set[Timed], self.server.server_state.connections)))
         return self.edge
 
     async def _stop(self) -> None:
         stop_all(self.edge)
+        await self.ledger.close()
+        await self.ledger.store.close()
         self._sweep.cancel()
         await asyncio.gather(self._sweep, return_exceptions=True)
 

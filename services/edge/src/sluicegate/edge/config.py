@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from sluicegate.runtime.settings import KeyRingSettings, LogSettings, NatsSettings, Port
+from sluicegate.runtime.settings import KeyRingSettings, LogSettings, NatsSettings, Port, RedisSettings
 
 _MIB = 1024 * 1024
 
 
-class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
+class EdgeSettings(NatsSettings, RedisSettings, KeyRingSettings, LogSettings):
     """What an edge runs with."""
 
     model_config = SettingsConfigDict(env_prefix="SLUICEGATE_EDGE_")
@@ -40,6 +40,25 @@ class EdgeSettings(NatsSettings, KeyRingSettings, LogSettings):
         default=True,
         description="Charge the prompt, estimated, when a client leaves after the request went to a provider and "
         "before its answer began.",
+    )
+
+    limits_when_store_away: Literal["local-share", "closed", "open"] = Field(
+        default="local-share",
+        description="Without Valkey, once leases have ended: serve each worker's share of what was left "
+        "(`local-share`), refuse with 503 (`closed`), or serve all (`open`).",
+    )
+    limits_expected_workers: int = Field(
+        default=1,
+        ge=1,
+        description="Workers of all edges together: between so many `local-share` divides a limit of which Valkey "
+        "has never told anything.",
+    )
+    cached_tokens_weight_percent: int = Field(
+        default=100, ge=0, le=100, description="What a cached input token takes from limits of tokens a minute."
+    )
+    unpriced_under_budget: Literal["refuse", "serve"] = Field(
+        default="refuse",
+        description="A model without a price, called under a hard budget: `refuse` it, or `serve` it for nothing.",
     )
 
     mirror_wait_s: float = Field(

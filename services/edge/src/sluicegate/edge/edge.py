@@ -9,6 +9,8 @@ from sluicegate.edge.metrics import Metrics
 from sluicegate.edge.mirrors.view import View
 from sluicegate.edge.outbound.pool import Pools
 from sluicegate.edge.refused_keys import RefusedKeys
+from sluicegate.edge.thresholds import Thresholds
+from sluicegate.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from sluicegate.edge.phases.exchange import Exchange
@@ -41,6 +43,8 @@ class Edge:
         view: View,
         journal: UsageJournal,
         refused_keys: RefusedKeys,
+        ledger: Ledger,
+        thresholds: Thresholds,
     ) -> None:
         self.settings = settings
         self.edge_id = edge_id
@@ -49,8 +53,12 @@ class Edge:
         self.view = view
         self.journal = journal
         self.refused_keys = refused_keys
+        self.ledger = ledger
+        self.thresholds = thresholds
         self.loop = asyncio.get_running_loop()
         self.open_exchanges: set[Exchange] = set()
+        # Requests that wait for a limit's meter.
+        self.waiting: set[asyncio.Task[None]] = set()
         self.buffered_bytes = 0
         self.is_draining = False
         self.is_stopping = False

@@ -28,7 +28,8 @@ class EdgeError(Exception):
 class Refusal(EdgeError):
     """A request that is answered with an error. `param` names the field of the request that is wrong.
 
-    `closes`: the connection cannot go on, because where the next request starts is not known.
+    `closes`: the connection cannot go on, because where the next request starts is not known. `should_retry`: what
+    OpenAI's SDKs do at once, whatever the status suggests; None: as they see fit.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Refusal(EdgeError):
         retry_after_s: int | None = None,
         closes: bool = False,
         allow: str | None = None,
+        should_retry: bool | None = None,
     ) -> None:
         super().__init__(message)
         row = BY_CODE[code]
@@ -51,6 +53,7 @@ class Refusal(EdgeError):
         self.retry_after_s = 1 if retry_after_s is None and row.status == 503 else retry_after_s
         self.closes = closes
         self.allow = allow
+        self.should_retry = should_retry
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers that only errors have."""
@@ -59,6 +62,8 @@ class Refusal(EdgeError):
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.allow is not None:
             headers.append((b"allow", self.allow.encode()))
+        if self.should_retry is not None:
+            headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
         return headers
 
     def body(self, dialect: Dialect, request_id: str) -> bytes:

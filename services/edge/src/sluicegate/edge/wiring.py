@@ -13,14 +13,20 @@ from sluicegate.edge.inbound.deadlines import Timed, sweep
 from sluicegate.edge.journal.journal import Journal, JournalSettings
 from sluicegate.edge.metrics import Metrics, sample_loop_lag
 from sluicegate.edge.mirrors.feed import MirrorFeed
+from sluicegate.edge.mirrors.limits import LimitFinder
 from sluicegate.edge.mirrors.view import View
 from sluicegate.edge.outbound.pool import Pools
 from sluicegate.edge.phases.refuse import stop_all
 from sluicegate.edge.refused_keys import RefusedKeys
+from sluicegate.edge.spent import SpentSoFar
+from sluicegate.edge.thresholds import Thresholds
 from sluicegate.edge.worker_port import Readiness
+from sluicegate.ledger.ledger import Ledger
+from sluicegate.ledger.store import RedisMeterStore
 from sluicegate.runtime.key_ring import KeyRing
 
 _JOURNAL_CLOSE_S = 5.0
+_LEDGER_CLOSE_S = 2.0
 _LOOK_AGAIN_S = 0.02
 
 
@@ -37,6 +43,8 @@ class EdgeProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._feed: MirrorFeed | None = None
         self._journal: Journal | None = None
+        self._ledger: Ledger | None = None
+        self._thresholds: Thresholds | None = None
         self.edge: Edge | None = None
 
     async def start(self) -> Edge:
@@ -44,7 +52,18 @@ class EdgeProcess:
         settings, metrics = self.settings, self.metrics
         pools = Pools()
         key_ring = KeyRing.parse(settings.key_ring.get_secret_value())
-        view = View(pools, key_ring, self._is_fresh)
+        self._thresholds = thresholds = Thresholds(AckedPublisher(self._connection))
+        store = RedisMeterStore(settings.redis_url.get_secret_value())
+        self._ledger = ledger = Ledger(
+            store,
+            spent_so_far=SpentSoFar(self._connection),
+            on_spent=thresholds.on_spent,
+            when_store_away=settings.limits_when_store_away,
+            configured_edges=settings.limits_expected_workers,
+            process=self._edge_id,
+        )
+        await ledger.start()
+        view = View(pools, key_ring, LimitFinder(ledger, thresholds.watch), self._is_fresh)
         self._feed = feed = MirrorFeed(self._connection, view, self._edge_id)
         self._journal = journal = Journal(
             settings.state_dir / "journal",
@@ -62,9 +81,12 @@ class EdgeProcess:
             view=view,
             journal=journal,
             refused_keys=refused_keys,
+            ledger=ledger,
+            thresholds=thresholds,
         )
         feed.report_to(metrics)
         _report_journal(journal, metrics)
+        _report_ledger(ledger, metrics)
         metrics.watch("mirror_entries", lambda: view.entries)
         metrics.watch("mirror_bad_records_total", lambda: view.bad_records)
         self._tasks = [
@@ -89,6 +111,10 @@ class EdgeProcess:
         if edge is not None:
             stop_all(edge)
             await edge.refused_keys.publish()
+        if self._ledger is not None and self._thresholds is not None:
+            await self._ledger.close(_LEDGER_CLOSE_S)
+            await self._ledger.store.close()
+            await self._thresholds.close(_LEDGER_CLOSE_S)
         if self._journal is not None:
             await self._journal.close(_JOURNAL_CLOSE_S)
         for task in self._tasks:
@@ -106,7 +132,13 @@ class EdgeProcess:
             return Readiness(is_ready=False, detail="stopping")
         if not feed.is_ready:
             return Readiness(is_ready=False, detail="keys and catalogue are not read yet")
-        return Readiness(is_ready=True, detail=feed.stale_reason or "")
+        return Readiness(is_ready=True, detail="; ".join(filter(None, (feed.stale_reason, self._limits_detail()))))
+
+    def _limits_detail(self) -> str:
+        """Say what limits rest on while the store of meters is away: requests go on."""
+        if self._ledger is None or self._ledger.state == "ok":
+            return ""
+        return f"limits: Valkey does not answer, {self.settings.limits_when_store_away}"
 
     def drain(self) -> None:
         """A stop was announced: go on serving, and tell clients to connect elsewhere."""
@@ -118,6 +150,20 @@ class EdgeProcess:
 
     async def _connect(self) -> None:
         await self._connection.open(self.settings.nats_url.get_secret_value())
+
+
+def _report_ledger(ledger: Ledger, metrics: Metrics) -> None:
+    counts = ledger.counts
+    metrics.watch("limits_store_up", lambda: int(ledger.state == "ok"))
+    metrics.watch("limits_store_calls_total", lambda: counts.calls)
+    metrics.watch("limits_store_failures_total", lambda: counts.failures)
+    metrics.watch("limits_meter_syncs_total", lambda: counts.syncs)
+    metrics.watch("limits_waits_total", lambda: counts.waits)
+    metrics.watch("limits_refused_total", lambda: counts.refused + counts.remembered)
+    metrics.watch("limits_policy_served_total", lambda: counts.policy_served)
+    metrics.watch("limits_policy_refused_total", lambda: counts.policy_refused)
+    metrics.watch("limits_seeded_budgets_total", lambda: counts.seeds)
+    metrics.watch("limits_store_losses_total", lambda: counts.losses)
 
 
 def _report_journal(journal: Journal, metrics: Metrics) -> None:

@@ -26,15 +26,15 @@ def as_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-def render_refusal(refusal: Refusal, dialect: Dialect, request_id: str, date: bytes, *, keep_alive: bool) -> bytes:
-    """Return the whole response to a refused request; `date` is a whole header line."""
+def render_refusal(refusal: Refusal, dialect: Dialect, request_id: str, lines: bytes, *, keep_alive: bool) -> bytes:
+    """Return the whole response to a refused request; `lines`: whole header lines, the date among them."""
     body = refusal.body(dialect, request_id)
     head = [
         STATUS_LINES[refusal.status],
         b"content-type: application/json\r\nx-request-id: ",
         request_id.encode(),
         b"\r\n",
-        date,
+        lines,
     ]
     head += [name + b": " + value + b"\r\n" for name, value in refusal.headers()]
     head.append(b"content-length: %d\r\n" % len(body))

@@ -13,7 +13,10 @@ _USER_AGENT = b"sluicegate"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request may go. `fixed_headers` ends without the blank line; `labels` go to the client."""
+    """Where a request may go. `fixed_headers` ends without the blank line; `labels` go to the client.
+
+    `is_limited`: its provider or model has limits of its own (`View.target_bounds`).
+    """
 
     provider_id: str
     provider_name: str
@@ -25,6 +28,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     fixed_headers: bytes
     labels: bytes
     prices: tuple[Price, ...]
+    max_output_tokens: int | None
+    is_limited: bool
     supports_stream_options: bool
     connect_timeout_s: float
     first_byte_timeout_s: float
@@ -32,7 +37,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     total_timeout_s: float
 
 
-def resolve_target(model: Model, provider: Provider, pools: Pools, key_ring: KeyRing) -> Target:
+def resolve_target(model: Model, provider: Provider, pools: Pools, key_ring: KeyRing, *, is_limited: bool) -> Target:
     """Build a target. ValueError or SealError: the provider's URL or credential is not usable."""
     origin, host, prefix = split_base_url(provider.base_url)
     headers = [
@@ -58,6 +63,8 @@ def resolve_target(model: Model, provider: Provider, pools: Pools, key_ring: Key
         fixed_headers=b"\r\n".join(headers) + b"\r\n",
         labels=b"x-sluicegate-provider: %b\r\nx-sluicegate-model: %b\r\n" % (_label(provider.name), _label(model.name)),
         prices=model.prices,
+        max_output_tokens=model.max_output_tokens,
+        is_limited=is_limited,
         supports_stream_options=provider.supports_stream_options,
         connect_timeout_s=provider.connect_timeout_ms / 1000,
         first_byte_timeout_s=provider.first_byte_timeout_ms / 1000,

@@ -1,4 +1,4 @@
-"""What the edge knows, as a request asks it: who is calling (`principal`), and where an alias leads (`targets`).
+"""What the edge knows, as a request asks it: who is calling, where an alias leads, which limits bind both.
 
 Rule: a key is good only if it, its team, department and tenant exist and are enabled; a reference that
 leads nowhere is 503 and never "no limits". While the mirror is not fresh an unknown key is 503, not 401.
@@ -9,20 +9,26 @@ A record that does not decode is counted and logged and does not stop the feed.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
 from sluicegate.contracts.catalogue import (
     RECORD_TYPES,
+    Budget,
     CatalogueRecord,
+    Department,
     Key,
+    Limits,
     Model,
     Provider,
     Route,
+    Team,
+    Tenant,
 )
 from sluicegate.contracts.keys import has_key_form, key_digest
 from sluicegate.edge.errors import Refusal
+from sluicegate.edge.mirrors.limits import NO_LIMITS, Bounds, LimitFinder, Scoped
 from sluicegate.edge.mirrors.targets import Target, resolve_target
 from sluicegate.edge.outbound.pool import Pools
 from sluicegate.runtime.key_ring import KeyRing, SealError
@@ -31,9 +37,12 @@ from sluicegate.runtime.logs import get_logger
 if TYPE_CHECKING:
     from sluicegate.edge.phases.records import SharedHalves
 
+_Place = TypeVar("_Place")
+_Entry = TypeVar("_Entry")
 Bucket = Literal["keys", "catalogue"]
 
 _MAX_KEPT_CREDENTIALS: Final = 20_000
+_MAX_KEPT_END_USERS: Final = 1_000
 _DECODERS: Final = {noun: msgspec.json.Decoder(record).decode for noun, record in RECORD_TYPES.items()}
 _decode_key: Final = msgspec.json.Decoder(Key).decode
 _log = get_logger(__name__)
@@ -42,13 +51,29 @@ _log = get_logger(__name__)
 class Principal:
     """Who is calling: a good key with everything above it, and what has been worked out for it.
 
-    `targets` by alias; `shared_halves` of its records (`phases.records`).
+    `scopes`: what it falls under, from the key upwards. `targets` by alias; `bounds` by end user, if its tenant limits
+    them; `shared_halves` of its records (`phases.records`).
     """
 
-    __slots__ = ("department", "expires_at_us", "key", "shared_halves", "targets", "team", "tenant")
+    __slots__ = (
+        "bounds",
+        "department",
+        "end_user_limits",
+        "expires_at_us",
+        "key",
+        "scopes",
+        "shared_halves",
+        "targets",
+        "team",
+        "tenant",
+    )
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, scopes: tuple[Scoped, ...] = (), end_user_limits: Limits = NO_LIMITS) -> None:
         self.key = key
+        self.scopes = scopes
+        # None: end users are not told apart.
+        self.end_user_limits = None if end_user_limits == NO_LIMITS else end_user_limits
+        self.bounds: dict[str | None, Bounds] = {}
         self.tenant = key.tenant
         self.department = key.department
         self.team = key.team
@@ -60,15 +85,20 @@ class Principal:
 class View:
     """Keys and catalogue of one process. `is_fresh` tells whether an unknown key is certain to be unknown."""
 
-    def __init__(self, pools: Pools, key_ring: KeyRing, is_fresh: Callable[[], bool]) -> None:
+    def __init__(
+        self, pools: Pools, key_ring: KeyRing, limit_finder: LimitFinder, is_fresh: Callable[[], bool]
+    ) -> None:
         self._pools = pools
+        self._limit_finder = limit_finder
         self._key_ring = key_ring
         self._is_fresh = is_fresh
         self._keys: dict[str, bytes] = {}
         self._records: dict[str, dict[str, CatalogueRecord]] = {noun: {} for noun in RECORD_TYPES}
         self._routes: dict[tuple[str | None, str], dict[str, Route]] = {}
+        self._budgets: dict[tuple[str, str], dict[str, Budget]] = {}
         self._principals: dict[bytes, Principal] = {}
         self._targets: dict[str, Target] = {}
+        self._target_bounds: dict[str, Bounds] = {}
         self.bad_records = 0
 
     @property
@@ -92,9 +122,9 @@ class View:
                 records[noun][record_id] = record
         self._records = records
         self._routes = {}
-        for route in records["route"].values():
-            if isinstance(route, Route):
-                self._index_route(route)
+        self._budgets = {}
+        for record in (*records["route"].values(), *records["budget"].values()):
+            self._index(record)
 
     def apply(self, bucket: Bucket, key: str, value: bytes | None) -> None:
         """Apply one change; None: deleted."""
@@ -112,14 +142,12 @@ class View:
             return
         before = known.pop(record_id, None)
         if isinstance(before, Route):
-            candidates = self._routes[before.tenant, before.alias]
-            candidates.pop(before.id, None)
-            if not candidates:
-                del self._routes[before.tenant, before.alias]
+            _drop(self._routes, (before.tenant, before.alias), before.id)
+        elif isinstance(before, Budget):
+            _drop(self._budgets, (before.scope, before.scope_id), before.id)
         if record is not None:
             known[record_id] = record
-            if isinstance(record, Route):
-                self._index_route(record)
+            self._index(record)
 
     def _decode(self, noun: str, name: str, value: bytes) -> CatalogueRecord | None:
         decode = _DECODERS.get(noun)
@@ -132,12 +160,16 @@ class View:
             _log.error("a catalogue record cannot be read", record=name, error=str(error))
             return None
 
-    def _index_route(self, route: Route) -> None:
-        self._routes.setdefault((route.tenant, route.alias), {})[route.id] = route
+    def _index(self, record: CatalogueRecord) -> None:
+        if isinstance(record, Route):
+            self._routes.setdefault((record.tenant, record.alias), {})[record.id] = record
+        elif isinstance(record, Budget):
+            self._budgets.setdefault((record.scope, record.scope_id), {})[record.id] = record
 
     def _forget_answers(self) -> None:
         self._principals.clear()
         self._targets.clear()
+        self._target_bounds.clear()
 
     # Asked by requests
 
@@ -166,15 +198,16 @@ class View:
             self.bad_records += 1
             _log.error("a key record cannot be read", record=digest, error=str(error))
             raise Refusal("dependency_unavailable", "The gateway cannot read this key's record.") from error
-        self._check_standing(key)
-        return Principal(key)
+        return self._principal_of(key)
 
-    def _check_standing(self, key: Key) -> None:
+    def _principal_of(self, key: Key) -> Principal:
         if key.revoked_at_us is not None:
             raise Refusal("key_revoked", "This key was revoked. Ask for a new one.")
         if not key.enabled:
             raise Refusal("key_disabled", "This key is disabled. Ask whoever gave it out.")
-        for noun, record_id in (("tenant", key.tenant), ("department", key.department), ("team", key.team)):
+        scopes = [Scoped("key", key.id, "this key", key.limits)]
+        end_user_limits = NO_LIMITS
+        for noun, record_id in (("team", key.team), ("department", key.department), ("tenant", key.tenant)):
             if record_id is None:
                 continue
             owner = self._records[noun].get(record_id)
@@ -182,6 +215,49 @@ class View:
                 raise Refusal("dependency_unavailable", f"The gateway does not know this key's {noun} yet. Try again.")
             if not owner.enabled:
                 raise Refusal("key_disabled", f"The {noun} of this key is disabled. Ask whoever gave it out.")
+            if isinstance(owner, (Team, Department, Tenant)):
+                scopes.append(Scoped(noun, owner.id, f"the {noun} {owner.name!r}", owner.limits))
+            if isinstance(owner, Tenant):
+                end_user_limits = owner.end_user_limits
+        return Principal(key, tuple(scopes), end_user_limits)
+
+    def bounds(self, principal: Principal, end_user: str | None, at_us: int) -> Bounds:
+        """Return the limits on a caller's request that starts at `at_us`; `end_user` is a pseudonym."""
+        if principal.end_user_limits is None:
+            end_user = None
+        bounds = principal.bounds.get(end_user)
+        if bounds is None or not bounds.since_us <= at_us < bounds.until_us:
+            scopes = principal.scopes
+            if end_user is not None and principal.end_user_limits is not None:
+                user = Scoped("end_user", f"{principal.tenant}:{end_user}", "this end user", principal.end_user_limits)
+                scopes = (*scopes, user)
+            bounds = self._limit_finder.bounds(scopes, self._budgets, principal.tenant, at_us)
+            if len(principal.bounds) >= _MAX_KEPT_END_USERS:
+                principal.bounds.clear()
+            principal.bounds[end_user] = bounds
+        return bounds
+
+    def target_bounds(self, target: Target, at_us: int) -> Bounds:
+        """Return the limits on a target's provider and model, for an attempt of a request that started at `at_us`."""
+        bounds = self._target_bounds.get(target.model_id)
+        if bounds is None or not bounds.since_us <= at_us < bounds.until_us:
+            model, provider = (
+                self._records["model"].get(target.model_id),
+                self._records["provider"].get(target.provider_id),
+            )
+            scopes = [
+                Scoped(scope, record.id, f"the {scope} {record.name!r}", record.limits)
+                for scope, record in (("provider", provider), ("model", model))
+                if isinstance(record, (Provider, Model))
+            ]
+            tenant = provider.tenant if isinstance(provider, Provider) else None
+            bounds = self._limit_finder.bounds(scopes, self._budgets, tenant, at_us)
+            self._target_bounds[target.model_id] = bounds
+        return bounds
+
+    def _is_limited(self, model: Model, provider: Provider) -> bool:
+        has_budget = ("model", model.id) in self._budgets or ("provider", provider.id) in self._budgets
+        return has_budget or not model.limits == provider.limits == NO_LIMITS
 
     def targets(self, principal: Principal, alias: str) -> tuple[Target, ...]:
         """Return where `alias` leads for this caller, in order. Refusal: nowhere, or not for this key."""
@@ -230,7 +306,8 @@ class View:
             provider = self._records["provider"][model.provider]
             try:
                 assert isinstance(provider, Provider)
-                target = resolve_target(model, provider, self._pools, self._key_ring)
+                is_limited = self._is_limited(model, provider)
+                target = resolve_target(model, provider, self._pools, self._key_ring, is_limited=is_limited)
             except (ValueError, SealError) as error:
                 self.bad_records += 1
                 _log.error("a provider cannot be used", provider=provider.id, error=str(error))
@@ -249,6 +326,13 @@ class View:
             if model is not None:
                 found.append((route, model))
         return sorted(found, key=lambda pair: pair[0].alias)
+
+
+def _drop(index: dict[_Place, dict[str, _Entry]], place: _Place, record_id: str) -> None:
+    entries = index[place]
+    entries.pop(record_id, None)
+    if not entries:
+        del index[place]
 
 
 def allows_model(key: Key, alias: str) -> bool:

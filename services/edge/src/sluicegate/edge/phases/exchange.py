@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from sluicegate.contracts.ids import uuid7_text
 from sluicegate.edge.inbound.head import RequestHead
+from sluicegate.edge.mirrors.limits import UNBOUND, Bounds
 
 if TYPE_CHECKING:
     from sluicegate.contracts.money import Price
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sluicegate.edge.phases.records import SharedHalves
     from sluicegate.edge.phases.relay import Relay
     from sluicegate.edge.wire.body_scan import BodyScan
+    from sluicegate.ledger.meters import Reservation
 
 
 class Client(Protocol):
@@ -47,6 +49,7 @@ class Exchange:
     __slots__ = (
         "attempts",
         "body",
+        "bounds",
         "chat",
         "client",
         "edge",
@@ -70,12 +73,14 @@ class Exchange:
         "received_bytes",
         "relay",
         "request_id",
+        "reservation",
         "scan",
         "shared_halves",
         "started_at_us",
         "started_ns",
         "state",
         "target",
+        "target_reservation",
         "targets",
         "upstream_request_id",
     )
@@ -117,6 +122,10 @@ class Exchange:
         self.targets: tuple[Target, ...] = ()
         self.price: Price | None = None
         self.shared_halves: SharedHalves | None = None
+        # What binds it, and what it has taken of that: of its caller's limits, and of the present target's.
+        self.bounds: Bounds = UNBOUND
+        self.reservation: Reservation | None = None
+        self.target_reservation: Reservation | None = None
         self.target: Target | None = None
         self.relay: Relay | None = None
         self.has_answer_begun = False

@@ -3,12 +3,14 @@
     head whole:  authenticate
     body whole:  classify → route → admit → relay → settle
 
+Only `admit` may have to wait, 50 ms at most, and only near a limit or for a meter that is new here.
+
 Each phase takes the exchange and raises Refusal to end it. `settle` runs once, from whatever ends the
 request: the relay, a refusal, the client going away, a stop.
 """
 
 from sluicegate.edge.errors import Refusal
-from sluicegate.edge.phases.admit import admit
+from sluicegate.edge.phases.admit import admit, admit_later
 from sluicegate.edge.phases.authenticate import authenticate
 from sluicegate.edge.phases.classify import classify, scan_ahead
 from sluicegate.edge.phases.exchange import Exchange
@@ -46,9 +48,24 @@ def run(exchange: Exchange) -> None:
     try:
         classify(exchange)
         route(exchange)
-        admit(exchange)
-        exchange.relay = relay = Relay(exchange)
-        relay.start()
+        if admit(exchange):
+            exchange.relay = relay = Relay(exchange)
+            relay.start()
+        else:
+            task = exchange.edge.loop.create_task(_run_later(exchange))
+            exchange.edge.waiting.add(task)
+            task.add_done_callback(exchange.edge.waiting.discard)
+    except Refusal as refusal:
+        refuse(exchange, refusal)
+    except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
+        fail(exchange)
+
+
+async def _run_later(exchange: Exchange) -> None:
+    try:
+        if await admit_later(exchange):
+            exchange.relay = relay = Relay(exchange)
+            relay.start()
     except Refusal as refusal:
         refuse(exchange, refusal)
     except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there

@@ -27,9 +27,10 @@ def answer_refusal(exchange: Exchange, refusal: Refusal) -> None:
         exchange.keeps_alive = False
     if not exchange.is_whole:
         exchange.client.refuse_body(exchange)
-    dialect, request_id, date = exchange.endpoint.dialect, exchange.request_id, exchange.edge.date
+    dialect, request_id = exchange.endpoint.dialect, exchange.request_id
+    lines = exchange.edge.date + exchange.bounds.header_lines()
     exchange.client.finish(
-        exchange, render_refusal(refusal, dialect, request_id, date, keep_alive=exchange.keeps_alive)
+        exchange, render_refusal(refusal, dialect, request_id, lines, keep_alive=exchange.keeps_alive)
     )
 
 

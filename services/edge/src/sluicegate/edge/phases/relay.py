@@ -22,6 +22,7 @@ from typing import Final
 from sluicegate.contracts.usage import UsageSource
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.inbound.responses import CLOSE
+from sluicegate.edge.mirrors.limits import Bounds
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.outbound.connection import ProviderConnection
 from sluicegate.edge.outbound.pool import PoolError
@@ -33,6 +34,7 @@ from sluicegate.edge.phases.answers.stream import StreamAnswer
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.records import clean_text
 from sluicegate.edge.phases.refuse import answer_refusal, fail, refuse
+from sluicegate.edge.phases.reserve import release, take, take_later
 from sluicegate.edge.phases.settle import estimated_usage, settle
 from sluicegate.edge.wire.json_splice import replace, replace_in_parts
 from sluicegate.edge.wire.usage import TokenUsage
@@ -107,11 +109,46 @@ class Relay:
         self._answer = None
         self._attempt_ns = time.monotonic_ns()
         self.first_byte_ns = 0
+        if self._target.is_limited and exchange.target_reservation is None and not self._reserve():
+            return
         connection = self._target.pool.take_idle()
         if connection is not None:
             self._send(connection)
         else:
             self._open()
+
+    def _reserve(self) -> bool:
+        """Take from the limits of the target's provider and model. False: that takes a moment, or is refused."""
+        exchange, edge = self.exchange, self.exchange.edge
+        bounds = edge.view.target_bounds(self._target, exchange.started_at_us)
+        try:
+            outcome = take(exchange, bounds, (self._target,))
+        except Refusal as refusal:
+            self._try_next(refusal)
+            return False
+        if outcome is None:
+            self.deadline = 0.0
+            self._opening = edge.loop.create_task(self._reserve_later(bounds))
+            return False
+        exchange.target_reservation = outcome
+        return True
+
+    async def _reserve_later(self, bounds: Bounds) -> None:
+        exchange = self.exchange
+        try:
+            exchange.target_reservation = await take_later(exchange, bounds, (self._target,))
+            self._opening = None
+            if exchange.is_settled:
+                release(exchange)
+            else:
+                self.start()
+        except Refusal as refusal:
+            self._opening = None
+            if not exchange.is_settled:
+                self._try_next(refusal)
+        except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
+            self._opening = None
+            self._fail()
 
     def _open(self) -> None:
         self.deadline = self._loop_time() + self._target.connect_timeout_s + 1
@@ -156,6 +193,12 @@ class Relay:
         """This target has failed before anything was sent to the client: try the next, or answer."""
         self.note_attempt(status)
         self._drop_connection()
+        if self.exchange.target_reservation is not None:
+            self.exchange.edge.ledger.settle(self.exchange.target_reservation, 0, 0)
+            self.exchange.target_reservation = None
+        self._try_next(refusal)
+
+    def _try_next(self, refusal: Refusal) -> None:
         if self._failure is None or refusal.code != "provider_rate_limited":
             self._failure = refusal
         if self.has_another_target and not self.exchange.edge.is_stopping:
@@ -165,7 +208,7 @@ class Relay:
             self.start()
             return
         failure = self._failure
-        if len(self.exchange.targets) > 1 and failure.code != "provider_rate_limited":
+        if self.exchange.attempts and len(self.exchange.targets) > 1 and failure.code != "provider_rate_limited":
             failure = Refusal("all_providers_failed", f"Every target failed. The last one: {failure.message}")
         self._is_over = True
         self._answer = None
@@ -298,6 +341,8 @@ class Relay:
         """Return the headers that every answer has, and the useful ones of the provider's."""
         exchange = self.exchange
         lines = b"x-request-id: %b\r\n%b%b" % (exchange.request_id.encode(), self._target.labels, exchange.edge.date)
+        if exchange.bounds.is_bound:
+            lines += exchange.bounds.header_lines()
         if self._place:
             lines += b"x-sluicegate-fallbacks: %d\r\n" % self._place
         for name in _PASSED_ANSWER_HEADERS:

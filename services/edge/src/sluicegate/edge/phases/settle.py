@@ -5,14 +5,21 @@ same loop turn. So an answer that a client saw whole has its true record, whatev
 """
 
 import time
+from typing import Final
 
 from sluicegate.contracts.money import Price, cost_nano_usd, price_at
 from sluicegate.contracts.usage import Attempt, Outcome, UsageSource
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.records import Ending, finished_record, shared_halves
+from sluicegate.edge.phases.reserve import settle_reservations
 from sluicegate.edge.wire.usage import TokenUsage
 
+_OUTCOMES: Final[dict[str, Outcome]] = {
+    "budget_exceeded": "budget_exceeded",
+    "rate_limit_exceeded": "rate_limited",
+    "concurrency_limit_exceeded": "rate_limited",
+}
 _AUTHENTICATION_CODES = frozenset({"missing_key", "invalid_key", "key_expired", "key_revoked"})
 
 
@@ -77,6 +84,8 @@ def settle(
         ending.cost_nano_usd = cost
         ending.cost_source = "priced"
     edge.journal.finished(exchange.request_id, principal.tenant, finished_record(ending, halves))
+    if exchange.reservation is not None or exchange.target_reservation is not None:
+        settle_reservations(exchange, usage, cost or 0)
     edge.release_body(exchange)
     return cost
 
@@ -109,7 +118,7 @@ def settle_refused(exchange: Exchange, refusal: Refusal) -> None:
     if exchange.principal is None and refusal.code in _AUTHENTICATION_CODES:
         exchange.edge.metrics.count_auth_failure(refusal.code)
         exchange.edge.refused_keys.count(refusal.code, exchange.client.address)
-    outcome: Outcome = "provider_error" if exchange.attempts else "rejected"
+    outcome: Outcome = _OUTCOMES.get(refusal.code) or ("provider_error" if exchange.attempts else "rejected")
     settle(exchange, outcome=outcome, status=refusal.status, error_code=refusal.code)
 
 
