@@ -7,7 +7,6 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from sluicegate.budget_alert import policy
 from sluicegate.bus.connection import Connection
 from sluicegate.contracts.events import encode_event, join_events
 from sluicegate.contracts.facts import AlertsCommanded, BudgetThresholdReached, DeadLettered
@@ -34,7 +33,7 @@ START_US = 1_793_491_200_000_000
 
 def threshold(percent: int = 80, **changes: Any) -> BudgetThresholdReached:
     values: dict[str, Any] = {
-        "event_id": policy.event_id("bud_1", "tea_1", START_US, percent),
+        "event_id": f"bud_1:tea_1:{START_US // 1_000_000}:{percent}",
         "at_us": START_US + 5,
         "tenant": "ten_1",
         "budget": "bud_1",

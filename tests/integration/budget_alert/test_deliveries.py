@@ -39,7 +39,7 @@ def store(pool: Pool) -> Store:
 
 def threshold(number: int = 0, *, tenant: str | None = None) -> BudgetThresholdReached:
     return BudgetThresholdReached(
-        event_id=policy.event_id(f"bud_{number}", "tea_1", START_US, 80),
+        event_id=f"bud_{number}:tea_1:{START_US // 1_000_000}:80",
         at_us=START_US + 5,
         tenant=tenant,
         budget=f"bud_{number}",

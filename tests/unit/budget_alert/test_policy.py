@@ -1,11 +1,9 @@
-"""When a delivery is tried again, what an answer means, which thresholds are reached."""
+"""When a delivery is tried again, what an answer means, what can be stored."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sluicegate.budget_alert import policy
-from sluicegate.budget_alert.policy import Answer, outcome, retry_delay_s, thresholds_reached
+from sluicegate.budget_alert.policy import Answer, outcome, retry_delay_s
 from sluicegate.contracts.facts import BudgetThresholdReached
 
 USD = 1_000_000_000
@@ -71,36 +69,6 @@ def test_delivery_and_endpoint_are_done_with_when_the_answer_is_410() -> None:
 def test_delivery_is_dead_at_once_when_trying_again_is_pointless() -> None:
     found = outcome(Answer(error="private", is_final=True), attempts_left=5)
     assert (found.state, found.endpoint) == ("dead", "unknown")
-
-
-@pytest.mark.parametrize(
-    ("spent", "is_soft", "expected"),
-    [
-        (0, False, []),
-        (4_999_999_999, False, []),
-        (5 * USD, False, [50]),
-        (8 * USD, False, [50, 80]),
-        (30 * USD, False, [50, 80]),
-        (10 * USD - 1, True, [50, 80]),
-        (10 * USD, True, [50, 80, 100]),
-    ],
-)
-def test_thresholds_reached(spent: int, is_soft: bool, expected: list[int]) -> None:
-    assert thresholds_reached((80, 50), limit_nano_usd=10 * USD, spent_nano_usd=spent, is_soft=is_soft) == expected
-
-
-def test_no_threshold_is_reached_by_nothing_spent_when_the_limit_is_zero() -> None:
-    assert thresholds_reached((50, 100), limit_nano_usd=0, spent_nano_usd=0, is_soft=False) == []
-
-
-@given(st.integers(1, 9 * 10**15), st.integers(0, 10**16), st.lists(st.integers(1, 200), max_size=5))
-def test_threshold_is_reached_exactly_when_its_share_is_spent(limit: int, spent: int, wanted: list[int]) -> None:
-    reached = thresholds_reached(wanted, limit_nano_usd=limit, spent_nano_usd=spent, is_soft=False)
-    assert reached == sorted({percent for percent in wanted if spent and spent * 100 >= limit * percent})
-
-
-def test_event_id_is_the_same_for_every_finder() -> None:
-    assert policy.event_id("bud_1", "tea_1", 1_800_000_000_999_999, 80) == "bud_1:tea_1:1800000000:80"
 
 
 def test_event_can_be_stored() -> None:

@@ -26,10 +26,11 @@ import asyncpg
 import msgspec
 import structlog
 
-from sluicegate.budget_alert import policy, repository
+from sluicegate.budget_alert import repository
 from sluicegate.budget_alert.meters import BudgetMeter, audited_meters
 from sluicegate.budget_alert.metrics import Metrics
 from sluicegate.bus.acked_publisher import AckedPublisher, PublishError
+from sluicegate.contracts.budgets import NO_TENANT, threshold_event, thresholds_reached
 from sluicegate.contracts.events import encode_event, join_events
 from sluicegate.contracts.facts import BudgetThresholdReached, SpentQuestion
 from sluicegate.contracts.subjects import BUDGET_THRESHOLD, HEADER_MESSAGE_ID, HEADER_SCHEMA
@@ -44,7 +45,6 @@ WAIT_S: Final = 10.0
 _QUESTIONS_AT_ONCE: Final = 8
 _AUDITS_AT_ONCE: Final = 16
 _PUBLISH_DEADLINE_S: Final = 10.0
-_NO_TENANT: Final = "_"
 
 
 class Store(Protocol):
@@ -198,7 +198,7 @@ class Auditor:
                 continue
             try:
                 await self._publisher.publish(
-                    f"{BUDGET_THRESHOLD}.{event.tenant or _NO_TENANT}",
+                    f"{BUDGET_THRESHOLD}.{event.tenant or NO_TENANT}",
                     join_events([encode_event(event)]),
                     {HEADER_MESSAGE_ID: event.event_id, HEADER_SCHEMA: "budget.threshold.v1"},
                     deadline_s=_PUBLISH_DEADLINE_S,
@@ -210,31 +210,17 @@ class Auditor:
 
 
 def _thresholds(finding: Finding) -> list[BudgetThresholdReached]:
-    budget, meter = finding.meter.budget, finding.meter
-    spent = max(finding.total or 0, finding.recorded or 0)
-    reached = policy.thresholds_reached(
-        budget.thresholds_percent,
-        limit_nano_usd=budget.limit_nano_usd,
-        spent_nano_usd=spent,
-        is_soft=budget.is_soft,
-    )
+    meter, spent = finding.meter, max(finding.total or 0, finding.recorded or 0)
     return [
-        BudgetThresholdReached(
-            event_id=policy.event_id(budget.id, budget.scope_id, meter.start_us, percent),
-            at_us=_now_us(),
-            tenant=meter.tenant,
-            budget=budget.id,
-            budget_name=budget.name,
-            scope=budget.scope,
-            scope_id=budget.scope_id,
-            period_start_us=meter.start_us,
-            period_end_us=meter.end_us,
-            threshold_percent=percent,
-            limit_nano_usd=budget.limit_nano_usd,
+        threshold_event(
+            meter.budget,
+            meter.tenant,
+            (meter.start_us, meter.end_us),
+            percent,
             spent_nano_usd=spent,
-            is_soft=budget.is_soft,
+            at_us=_now_us(),
         )
-        for percent in reached
+        for percent in thresholds_reached(meter.budget, spent)
     ]
 
 

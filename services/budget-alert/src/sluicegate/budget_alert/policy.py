@@ -1,7 +1,6 @@
-"""Pure decisions: when a delivery is tried again, what an answer means, which thresholds are reached. No I/O."""
+"""Pure decisions: when a delivery is tried again, what an answer means, what can be stored. No I/O."""
 
 import datetime as dt
-from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -69,24 +68,6 @@ def retry_delay_s(attempt: int, *, jitter: float = 0.0, retry_after_s: float | N
     place = min(max(attempt, 1), len(RETRY_DELAYS_S)) - 1
     delay_s = RETRY_DELAYS_S[place] * (1 + _JITTER * jitter)
     return max(delay_s, min(retry_after_s or 0.0, _MOST_RETRY_AFTER_S))
-
-
-def thresholds_reached(
-    thresholds_percent: Iterable[int], *, limit_nano_usd: int, spent_nano_usd: int, is_soft: bool
-) -> list[int]:
-    """Return the thresholds that this spend has reached, in rising order.
-
-    A soft budget has 100 among them, whatever was set: it refuses nobody, so somebody must be told.
-    """
-    wanted = {*thresholds_percent, 100} if is_soft else set(thresholds_percent)
-    if spent_nano_usd <= 0:
-        return []
-    return sorted(percent for percent in wanted if spent_nano_usd * 100 >= limit_nano_usd * percent)
-
-
-def event_id(budget: str, scope_id: str, period_start_us: int, threshold_percent: int) -> str:
-    """Return the id that every finder of a threshold gives it."""
-    return f"{budget}:{scope_id}:{period_start_us // 1_000_000}:{threshold_percent}"
 
 
 def refusal(event: BudgetThresholdReached) -> str | None:
