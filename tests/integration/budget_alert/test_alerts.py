@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from sluicegate.budget_alert.repository import LEASE_S
 from sluicegate.bus.connection import Connection
 from sluicegate.contracts.events import encode_event, join_events
 from sluicegate.contracts.facts import AlertsCommanded, BudgetThresholdReached, DeadLettered
@@ -22,7 +23,7 @@ from sluicegate.contracts.subjects import (
 from sluicegate.devstack.room_process import RoomProcess
 from sluicegate.devstack.servers import PostgresServer
 from sluicegate.devstack.waiting import until
-from sluicegate.devstack.webhook_receiver import WebhookReceiver
+from sluicegate.devstack.webhook_receiver import Webhook, WebhookReceiver, answer
 from sluicegate.store.migrations import migrate
 
 Start = Callable[..., Awaitable[Callable[[], Awaitable[None]]]]
@@ -223,6 +224,37 @@ async def test_alerts_arrive_once_when_postgres_was_away_and_the_process_was_kil
     await connection.close()
     assert [row["threshold_percent"] for row in rows] == [50, 80, 100]
     assert await again.stop_gently() == 0
+
+
+async def test_delivery_is_taken_over_when_its_process_was_killed_while_sending(
+    bus: Connection,
+    database: Any,
+    new_room: Callable[..., RoomProcess],
+    add_endpoint: AddEndpoint,
+    let_pass: Callable[[float], Awaitable[None]],
+    receiver: WebhookReceiver,
+) -> None:
+    async def never(_webhook: Webhook, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    receiver.respond = never
+    await add_endpoint(receiver.url)
+    killed, other = new_room(), new_room()
+    killed.start()
+    await killed.until_ready()
+    await reach(bus, threshold())
+    await receiver.until_received(1)
+    killed.kill()
+    receiver.respond = answer(200)
+    other.start()
+    await other.until_ready()
+    await let_pass(LEASE_S)
+    await until(lambda: database.fetchval("SELECT state = 'delivered' FROM deliveries"), "delivered")
+    history = await database.fetch(
+        "SELECT number, ended_at IS NOT NULL AS ended FROM delivery_attempts ORDER BY number"
+    )
+    assert [tuple(row) for row in history] == [(1, False), (2, True)]
+    assert len(receiver.received) == 2
 
 
 async def test_readiness_names_what_is_away(

@@ -14,7 +14,7 @@ from typing import Final
 from sluicegate.budget_alert.errors import AddressRefusedError, NameNotResolvedError
 from sluicegate.runtime.addresses import Address, is_public
 
-_LOOKUPS_AT_ONCE: Final = 64
+_LOOKUPS_AT_ONCE: Final = 256
 
 
 class Resolver:
