@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.compare.bound_key import bound_key
 from benchmarks.compare.processes import family, listener, listening, pin
 from sluicegate.devstack.own_stack import OwnStack
 from sluicegate.devstack.servers.ports import free_port
@@ -125,13 +126,13 @@ def nginx_version() -> str:
 
 
 def edge_of_stack(stack: Stack) -> Contender:
-    """The edge of a running stack."""
+    """The edge of a running stack, called with a key that everything binds."""
     own = {pid for name, pids in stack.processes.items() if name.startswith("edge") for pid in pids}
     own |= {member for pid in own for member in family(pid)}
     everyone = {member for pid in stack.all_pids() for member in family(pid)}
     provider_pid = listener(port_of(stack.provider_url))
     neighbours = sorted(everyone - own - {provider_pid or 0})
-    return Contender("edge", stack.edge_url, sorted(own), stack.model, stack.key, neighbours)
+    return Contender("edge", stack.edge_url, sorted(own), stack.model, bound_key(stack), neighbours)
 
 
 def edge_by_pid(url: str, pids: list[int], model: str, key: str) -> Contender:

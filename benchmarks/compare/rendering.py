@@ -11,7 +11,8 @@ Method (`./taskw bench:compare`): nginx and the edge take turns, {pairs} pairs i
 the pairs' ratios. CPU is read from the processes' own clocks around each run.
 
 - nginx: one worker, `proxy_buffering off`, kept connections to the provider, access log off.
-- The edge: one process of a whole stack, with key check, usage record, journal and NATS.
+- The edge: one process of a whole stack with everything on: key check; limits of requests, tokens and open requests
+  and a budget on the key, its team and its department (12 meters); usage record, journal, NATS and Valkey.
 - The proxy has a core to itself. The fake provider, the load driver and the rest of the stack share the other, so that
   nothing takes time from the proxy.
 - Every answer is checked to its last byte: {right} right, {wrong} wrong.

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from sluicegate.contracts.catalogue import Budget, Limits
 from sluicegate.ledger.ledger import Ledger
-from sluicegate.ledger.meters import Meter, MeterSet, Resource
+from sluicegate.ledger.meters import NO_LIMIT, Meter, MeterSet, Resource
 from sluicegate.ledger.periods import period_of
 
 NO_LIMITS: Final = Limits()
@@ -74,12 +74,15 @@ class Bounds:
 
 
 def _rate_lines(kind: bytes, meters: Sequence[Meter]) -> bytes:
-    tightest, least = meters[0], meters[0].remaining()
-    for meter in meters[1:]:
-        remaining = meter.remaining()
+    # As `Meter.remaining`, without a call for each: it is done for every answer.
+    tightest, least = meters[0], NO_LIMIT
+    for meter in meters:
+        left = meter.left
+        remaining = meter.spare + (meter.limit - meter.held if left is None else left)
         if remaining < least:
             tightest, least = meter, remaining
-    return _RATE_LINES % (kind, tightest.limit, kind, least, kind)
+    limit = tightest.limit
+    return _RATE_LINES % (kind, limit, kind, 0 if least < 0 else min(limit, least), kind)
 
 
 UNBOUND: Final = Bounds({}, None)

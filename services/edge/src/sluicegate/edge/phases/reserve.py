@@ -74,36 +74,48 @@ def _needs(exchange: Exchange, bounds: Bounds, targets: Iterable[Target]) -> tup
     if chat is None or not bounds.takes_amounts:
         return 0, 0
     input_tokens = exchange.input_estimate
-    most_tokens = most_cost = 0
+    most_output = most_cost = 0
+    # Comparisons, because a call of `max` costs five of them, and this is done for every request.
     for target in targets:
-        output_tokens = _output_at_most(chat, target)
-        most_tokens = max(most_tokens, input_tokens + output_tokens)
+        output_tokens = _output_at_most(chat, target.max_output_tokens)
+        most_output = max(most_output, output_tokens)
         price = price_at(target.prices, exchange.started_at_us)
-        if price is not None:
+        if price is None:
+            if bounds.has_hard_budget and exchange.edge.settings.unpriced_under_budget == "refuse":
+                raise _refusal_of_unpriced(target)
+        elif bounds.meters.budgets:
             cost = cost_nano_usd(price, input_tokens=input_tokens, output_tokens=output_tokens)
             most_cost = max(most_cost, cost)
-        elif bounds.has_hard_budget and exchange.edge.settings.unpriced_under_budget == "refuse":
-            raise Refusal(
-                "model_not_allowed",
-                f"{target.provider_name}/{target.model_name} has no price, and a budget binds this key: its spend "
-                "could not be counted. The platform team can set a price.",
-                param="model",
-            )
-    return most_tokens, min(most_cost, NO_LIMIT)
+    return input_tokens + most_output, min(NO_LIMIT, most_cost)
 
 
-def _output_at_most(chat: "ChatRequest", target: Target) -> int:
-    limit = max(chat.max_completion_tokens or 0, chat.max_tokens or 0) or DEFAULT_OUTPUT_TOKENS
-    if target.max_output_tokens is not None:
-        limit = min(limit, target.max_output_tokens)
-    return min(limit * (chat.n or 1), _MOST_TOKENS)
+def _output_at_most(chat: "ChatRequest", model_limit: int | None) -> int:
+    limit = chat.max_completion_tokens or chat.max_tokens or DEFAULT_OUTPUT_TOKENS
+    if chat.max_tokens is not None and chat.max_tokens > limit:
+        limit = chat.max_tokens
+    if model_limit is not None and model_limit < limit:
+        limit = model_limit
+    if chat.n is not None:
+        limit *= chat.n
+    return min(_MOST_TOKENS, limit)
+
+
+def _refusal_of_unpriced(target: Target) -> Refusal:
+    return Refusal(
+        "model_not_allowed",
+        f"{target.provider_name}/{target.model_name} has no price, and a budget binds this key: its spend could not "
+        "be counted. The platform team can set a price.",
+        param="model",
+    )
 
 
 def _weighed_tokens(exchange: Exchange, usage: TokenUsage) -> int:
     """Return the tokens that an answer takes from limits: cached input counts by its weight."""
-    weight = exchange.edge.settings.cached_tokens_weight_percent
-    cached = min(usage.cached_input, usage.input)
-    return usage.input + usage.output - cached + cached * weight // 100
+    tokens = usage.input + usage.output
+    if usage.cached_input:
+        cached = min(usage.cached_input, usage.input)
+        tokens -= cached * (100 - exchange.edge.settings.cached_tokens_weight_percent) // 100
+    return tokens
 
 
 def _refusal_of_closed(bounds: Bounds, resource: Resource) -> Refusal:
