@@ -37,19 +37,42 @@ async def answers(bus: Connection) -> bool:
 
 
 def truth(events: list[UsageRecorded], scope: str, one: str, start_us: int, end_us: int) -> int:
-    field = "upstream_model" if scope == "model" else scope
     return sum(
         event.cost_nano_usd or 0
         for event in events
-        if getattr(event, field) == one and start_us <= event.started_at_us < end_us
+        if id_in(event, scope) == one and start_us <= event.started_at_us < end_us
     )
 
 
+def id_in(event: UsageRecorded, scope: str) -> str | None:
+    """Return the id of a scope in a record; a model's is made of the names it has there."""
+    return f"{event.provider}/{event.upstream_model}" if scope == "model" else getattr(event, scope)
+
+
+async def put_models(database: Any, events: list[UsageRecorded]) -> None:
+    """Configure what the records name, as admin would have."""
+    for provider in {event.provider for event in events if event.provider}:
+        await database.execute(
+            "INSERT INTO providers (id, name, type, base_url, supports_stream_options, connect_timeout_ms, "
+            "first_byte_timeout_ms, idle_timeout_ms, total_timeout_ms, max_connections, enabled) "
+            "VALUES ($1, $1, 'openai_compatible', 'http://x/v1', true, 1, 1, 1, 1, 1, true)",
+            provider,
+        )
+    for provider, model in {(event.provider, event.upstream_model) for event in events if event.provider}:
+        await database.execute(
+            "INSERT INTO models (id, provider, name, model_type, capabilities, owned_by, enabled) "
+            "VALUES ($1 || '/' || $2, $1, $2, 'chat', '{}', '', true)",
+            provider,
+            model,
+        )
+
+
 async def test_spent_equals_the_truth_for_every_scope_and_period(
-    bus: Connection, publish: Publish, until_read: UntilRead, start_writer: Start
+    bus: Connection, database: Any, publish: Publish, until_read: UntilRead, start_writer: Start
 ) -> None:
     now_us = time.time_ns() // 1000
     events = list(population(3_000, start_us=now_us - 6 * 3_600_000_000, span_us=6 * 3_600_000_000))
+    await put_models(database, events)
     await start_writer()
     await until_read(await publish(events))
     first = now_us // QUARTER_US * QUARTER_US
@@ -62,8 +85,7 @@ async def test_spent_equals_the_truth_for_every_scope_and_period(
     sample = events[len(events) // 2]
     checked = 0
     for scope in ("tenant", "department", "team", "key", "provider", "model"):
-        source = next(e for e in [sample, *events] if getattr(e, "upstream_model" if scope == "model" else scope))
-        one = getattr(source, "upstream_model" if scope == "model" else scope)
+        one = next(found for event in [sample, *events] if (found := id_in(event, scope)))
         for start_us, end_us in periods:
             answer = await ask(bus, SpentQuestion(scope=scope, id=one, start_us=start_us, end_us=end_us))
             assert answer == SpentAnswer(state="known", spent_nano_usd=truth(events, scope, one, start_us, end_us))

@@ -16,13 +16,19 @@ from sluicegate.store.pool import Connection, PoolConnection
 from sluicegate.usage_writer import rows
 from sluicegate.usage_writer.rows import Detail
 
-_SCOPE_COLUMNS: Final = {
-    "tenant": "tenant",
-    "department": "department",
-    "team": "team",
-    "key": "key",
-    "provider": "provider",
-    "model": "upstream_model",
+_SERIES_OF: Final = {
+    **{
+        scope: f"SELECT id FROM usage_series WHERE {scope} = (SELECT id FROM usage_name WHERE name = $1)"  # noqa: S608 - our own names
+        for scope in ("tenant", "department", "team", "key", "provider")
+    },
+    # Records name a model as its provider does, and two providers may use one name.
+    "model": """
+        SELECT series.id FROM usage_series series
+        JOIN models ON models.id = $1
+        JOIN usage_name provider ON provider.name = models.provider
+        JOIN usage_name model ON model.name = models.name
+        WHERE series.provider = provider.id AND series.upstream_model = model.id
+    """,
 }
 
 _MAKE_STAGE: Final = """
@@ -238,16 +244,13 @@ async def make_partitions(connection: PoolConnection, days: Iterable[int]) -> li
 
 async def spent(connection: PoolConnection, question: SpentQuestion) -> int:
     """Return what a scope spent in [start, end), from the roll-ups; both ends lie on quarters of an hour."""
-    column = _SCOPE_COLUMNS[question.scope]
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     total = await connection.fetchval(
         f"""
         SELECT coalesce(sum(cost_nano_usd), 0)::bigint
         FROM usage_rollup
-        WHERE series IN (
-            SELECT id FROM usage_series WHERE {column} = (SELECT id FROM usage_name WHERE name = $1)
-        ) AND bucket >= $2 AND bucket < $3
-        """,  # noqa: S608 - the column comes from our own table
+        WHERE series IN ({_SERIES_OF[question.scope]}) AND bucket >= $2 AND bucket < $3
+        """,  # noqa: S608 - one of our own queries
         question.id,
         epoch + dt.timedelta(microseconds=question.start_us),
         epoch + dt.timedelta(microseconds=question.end_us),
