@@ -22,12 +22,14 @@ from sluicegate.edge.spent import SpentSoFar
 from sluicegate.edge.thresholds import Thresholds
 from sluicegate.edge.worker_port import Readiness
 from sluicegate.ledger.ledger import Ledger
-from sluicegate.ledger.store import RedisMeterStore
+from sluicegate.ledger.store import RedisMeterStore, StoreError
 from sluicegate.runtime.key_ring import KeyRing
+from sluicegate.runtime.logs import get_logger
 
 _JOURNAL_CLOSE_S = 5.0
 _LEDGER_CLOSE_S = 2.0
 _LOOK_AGAIN_S = 0.02
+_log = get_logger(__name__)
 
 
 class EdgeProcess:
@@ -92,6 +94,7 @@ class EdgeProcess:
         self._tasks = [
             asyncio.create_task(self._connect(), name="connect"),
             asyncio.create_task(feed.run(), name="feed"),
+            asyncio.create_task(_look_at(store), name="store-check"),
             asyncio.create_task(refused_keys.run(), name="refused-keys"),
             asyncio.create_task(sweep(edge, self._connections()), name="deadlines"),
             asyncio.create_task(sample_loop_lag(metrics), name="loop-lag"),
@@ -150,6 +153,17 @@ class EdgeProcess:
 
     async def _connect(self) -> None:
         await self._connection.open(self.settings.nats_url.get_secret_value())
+
+
+async def _look_at(store: RedisMeterStore) -> None:
+    """Say what of the store's settings would break a promise. Once: whether it answers is the pump's to see."""
+    try:
+        problems = await store.problems()
+    except StoreError as error:
+        _log.warning("Valkey does not answer; limits follow the policy until it does", reason=str(error))
+        return
+    for problem in problems:
+        _log.warning("Valkey is not set up for limits", problem=problem)
 
 
 def _report_ledger(ledger: Ledger, metrics: Metrics) -> None:
