@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
@@ -229,15 +228,15 @@ class TwoProcesses(RuleBasedStateMachine):
         self.loop.close()
 
 
-@pytest.mark.parametrize("steps", [40])
-def test_processes_agree_with_the_model(server: Server, steps: int) -> None:
+def test_processes_agree_with_the_model(server: Server) -> None:
     machine = type("Machine", (TwoProcesses,), {"server": server})
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=30,
-            stateful_step_count=steps,
+            stateful_step_count=40,
             deadline=None,
+            phases=[Phase.generate],  # shrinking takes longer than a test may; the steps are printed as they are
             suppress_health_check=list(HealthCheck),
         ),
     )

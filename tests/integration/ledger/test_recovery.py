@@ -138,6 +138,27 @@ async def test_failover_that_loses_a_second_is_noticed_and_repaired(make_process
 
 
 @in_virtual_time
+async def test_failover_that_loses_leaving_and_joining_again_loses_no_spend(
+    make_process: MakeProcess, server: Server
+) -> None:
+    process = await make_process()
+    process.ledger.settle(await process.taken(400), 0, 400)
+    await asyncio.sleep(30)
+    replica = server.snapshot()
+    assert process.ledger.process in server.hashes([process.money.name])[0]
+    await asyncio.sleep(60)
+    assert process.ledger.process not in server.hashes([process.money.name])[0]
+    await process.taken(10)
+    server.fail_over(replica)
+    await asyncio.sleep(6)
+    assert len(process.replies("LOST")) == 1
+    # The replica's record is of the earlier joining. Taken for the present one, it would be overwritten.
+    fields = server.hashes([process.money.name])[0]
+    assert int(fields["b"]) + int(fields[process.ledger.process].split()[0]) == 400
+    assert int(fields[process.ledger.process].split()[1]) >= 10
+
+
+@in_virtual_time
 async def test_delayed_call_is_stale_and_changes_nothing(
     make_process: MakeProcess, server: Server, weather: Weather
 ) -> None:
