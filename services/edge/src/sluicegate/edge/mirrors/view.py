@@ -52,7 +52,7 @@ class Principal:
     """Who is calling: a good key with everything above it, and what has been worked out for it.
 
     `scopes`: what it falls under, from the key upwards. `targets` by alias; `bounds` by end user, if its tenant limits
-    them; `shared_halves` of its records (`phases.records`).
+    them; `shared_halves` of its records (`phases.records`). `generation`: of the view that it was found in.
     """
 
     __slots__ = (
@@ -60,6 +60,7 @@ class Principal:
         "department",
         "end_user_limits",
         "expires_at_us",
+        "generation",
         "key",
         "scopes",
         "shared_halves",
@@ -68,8 +69,11 @@ class Principal:
         "tenant",
     )
 
-    def __init__(self, key: Key, scopes: tuple[Scoped, ...] = (), end_user_limits: Limits = NO_LIMITS) -> None:
+    def __init__(
+        self, key: Key, scopes: tuple[Scoped, ...] = (), end_user_limits: Limits = NO_LIMITS, generation: int = 0
+    ) -> None:
         self.key = key
+        self.generation = generation
         self.scopes = scopes
         # None: end users are not told apart.
         self.end_user_limits = None if end_user_limits == NO_LIMITS else end_user_limits
@@ -83,7 +87,10 @@ class Principal:
 
 
 class View:
-    """Keys and catalogue of one process. `is_fresh` tells whether an unknown key is certain to be unknown."""
+    """Keys and catalogue of one process. `is_fresh` tells whether an unknown key is certain to be unknown.
+
+    `generation` grows with each change: answers of an earlier one are not to be used any more.
+    """
 
     def __init__(
         self, pools: Pools, key_ring: KeyRing, limit_finder: LimitFinder, is_fresh: Callable[[], bool]
@@ -100,6 +107,7 @@ class View:
         self._targets: dict[str, Target] = {}
         self._target_bounds: dict[str, Bounds] = {}
         self.bad_records = 0
+        self.generation = 0
 
     @property
     def entries(self) -> int:
@@ -167,6 +175,7 @@ class View:
             self._budgets.setdefault((record.scope, record.scope_id), {})[record.id] = record
 
     def _forget_answers(self) -> None:
+        self.generation += 1
         self._principals.clear()
         self._targets.clear()
         self._target_bounds.clear()
@@ -219,7 +228,7 @@ class View:
                 scopes.append(Scoped(noun, owner.id, f"the {noun} {owner.name!r}", owner.limits))
             if isinstance(owner, Tenant):
                 end_user_limits = owner.end_user_limits
-        return Principal(key, tuple(scopes), end_user_limits)
+        return Principal(key, tuple(scopes), end_user_limits, self.generation)
 
     def bounds(self, principal: Principal, end_user: str | None, at_us: int) -> Bounds:
         """Return the limits on a caller's request that starts at `at_us`; `end_user` is a pseudonym."""

@@ -46,6 +46,10 @@ def run(exchange: Exchange) -> None:
     """The body is whole."""
     exchange.state = "running"
     try:
+        principal = exchange.principal
+        if principal is not None and principal.generation != exchange.edge.view.generation:
+            # Something has changed since the head came. Limits of before would be put in force again for all.
+            authenticate(exchange)
         classify(exchange)
         route(exchange)
         if admit(exchange):

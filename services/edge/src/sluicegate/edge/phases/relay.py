@@ -44,6 +44,10 @@ _log = get_logger(__name__)
 _LARGE_BODY_BYTES: Final = 64 * 1024
 _PASSED_ANSWER_HEADERS: Final = (b"openai-processing-ms", b"openai-version")
 _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
+# Of targets that may be well, but have no room now.
+_LIMIT_CODES: Final = frozenset(
+    {"provider_rate_limited", "rate_limit_exceeded", "concurrency_limit_exceeded", "budget_exceeded"}
+)
 
 
 class Relay:
@@ -107,10 +111,11 @@ class Relay:
         exchange = self.exchange
         self._target = exchange.target = exchange.targets[self._place]
         self._answer = None
-        self._attempt_ns = time.monotonic_ns()
+        self._attempt_ns = 0
         self.first_byte_ns = 0
         if self._target.is_limited and exchange.target_reservation is None and not self._reserve():
             return
+        self._attempt_ns = time.monotonic_ns()
         connection = self._target.pool.take_idle()
         if connection is not None:
             self._send(connection)
@@ -199,16 +204,17 @@ class Relay:
         self._try_next(refusal)
 
     def _try_next(self, refusal: Refusal) -> None:
-        if self._failure is None or refusal.code != "provider_rate_limited":
-            self._failure = refusal
+        # A failure says more than a limit, and a limit that comes back soon more than a budget.
+        failure = self._failure
+        if failure is None or refusal.code not in _LIMIT_CODES or failure.code == "budget_exceeded":
+            failure = self._failure = refusal
         if self.has_another_target and not self.exchange.edge.is_stopping:
             self._place += 1
             self._may_ask_for_usage = True
             self._has_retried_idle = False
             self.start()
             return
-        failure = self._failure
-        if self.exchange.attempts and len(self.exchange.targets) > 1 and failure.code != "provider_rate_limited":
+        if self.exchange.attempts and len(self.exchange.targets) > 1 and failure.code not in _LIMIT_CODES:
             failure = Refusal("all_providers_failed", f"Every target failed. The last one: {failure.message}")
         self._is_over = True
         self._answer = None
@@ -224,6 +230,8 @@ class Relay:
 
     def note_attempt(self, status: int | None) -> None:
         """Note that the call to the target has ended, with this status if it came to one."""
+        if not self._attempt_ns:
+            return  # it still waited for a limit of the target
         exchange, now_ns = self.exchange, time.monotonic_ns()
         exchange.provider_ns += now_ns - self._attempt_ns
         exchange.attempts.append((self._target.provider_id, status, self._attempt_ns, self.first_byte_ns, now_ns))
@@ -332,8 +340,10 @@ class Relay:
             return
         if self._answer is not None:
             self._answer.stop()
-        else:
+        elif self._connection is not None:
             self.end_stopped(estimated_usage(self.exchange, 0), "partial")
+        else:
+            self.end_stopped(None, "none")
 
     # For answers
 
@@ -392,7 +402,7 @@ class Relay:
             usage_source=source,
         )
 
-    def end_stopped(self, usage: TokenUsage, source: UsageSource) -> None:
+    def end_stopped(self, usage: TokenUsage | None, source: UsageSource) -> None:
         """Settle an answer that had not begun when the process had to end."""
         refusal = Refusal("gateway_overloaded", "The gateway is stopping. Try again.", closes=True)
         self.note_attempt(None)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Where neither the request nor the model bounds the output: what answers mostly stay below.
 DEFAULT_OUTPUT_TOKENS: Final = 1_024
 _MOST_TOKENS: Final = 100_000_000
+# Waiting does not open a limit of 0; who waits all the same shall not do it often.
+_CLOSED_RETRY_S: Final = 60
 
 
 def take(exchange: Exchange, bounds: Bounds, targets: tuple[Target, ...]) -> Reservation | None:
@@ -103,8 +105,8 @@ def _output_at_most(chat: "ChatRequest", model_limit: int | None) -> int:
 def _refusal_of_unpriced(target: Target) -> Refusal:
     return Refusal(
         "model_not_allowed",
-        f"{target.provider_name}/{target.model_name} has no price, and a budget binds this key: its spend could not "
-        "be counted. The platform team can set a price.",
+        f"{target.provider_name}/{target.model_name} has no price, and a budget binds this request: its spend could "
+        "not be counted. The platform team can set a price.",
         param="model",
     )
 
@@ -119,7 +121,9 @@ def _weighed_tokens(exchange: Exchange, usage: TokenUsage) -> int:
 
 
 def _refusal_of_closed(bounds: Bounds, resource: Resource) -> Refusal:
-    return Refusal(_CODES[resource], f"{_sentence(bounds.closed)} {_CLOSED[resource]}.", should_retry=False)
+    text = f"{_sentence(bounds.closed)} {_CLOSED[resource]}."
+    retry_after_s = None if resource == "budget" else _CLOSED_RETRY_S
+    return Refusal(_CODES[resource], text, should_retry=False, retry_after_s=retry_after_s)
 
 
 def _refusal_of(exchange: Exchange, short: Short, bounds: Bounds, tokens: int) -> Refusal:
@@ -133,10 +137,14 @@ def _refusal_of(exchange: Exchange, short: Short, bounds: Bounds, tokens: int) -
         )
     if meter.resource != "budget":
         text = f"{_sentence(name)} {_explained(meter, tokens)}"
-        return Refusal(_CODES[meter.resource], text, retry_after_s=short.retry_after_s)
+        # What can take more than the whole limit never passes.
+        should_retry = False if meter.resource == "tokens" and tokens > meter.limit else None
+        return Refusal(_CODES[meter.resource], text, retry_after_s=short.retry_after_s, should_retry=should_retry)
     if short.is_final:
         exchange.edge.thresholds.on_exhausted(meter)
-        text = f"{_sentence(name)} is used up until {utc_text(meter.end_us)}."
+        text = f"{_sentence(name)} has less left until {utc_text(meter.end_us)} than this request can cost."
+        if meter.spent is not None and meter.spent >= meter.limit:
+            text = f"{_sentence(name)} is used up until {utc_text(meter.end_us)}."
         return Refusal("budget_exceeded", text, should_retry=False)
     text = f"What is left of {name} is held by requests that still run. Try again."
     return Refusal("budget_exceeded", text, should_retry=True, retry_after_s=short.retry_after_s)

@@ -10,6 +10,7 @@ from typing import Final
 from sluicegate.contracts.money import Price, cost_nano_usd, price_at
 from sluicegate.contracts.usage import Attempt, Outcome, UsageSource
 from sluicegate.edge.errors import Refusal
+from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.records import Ending, finished_record, shared_halves
 from sluicegate.edge.phases.reserve import settle_reservations
@@ -68,7 +69,7 @@ def settle(
         price = price_at(target.prices, exchange.started_at_us) if target is not None else None
         halves = shared_halves(principal, endpoint, None if chat is None else chat.model, target, price, edge.edge_id)
     if target is not None:
-        _say_where(exchange, ending)
+        _say_where(exchange, target, ending)
     cost: int | None = 0
     if usage is not None:
         cost = _cost(price, usage)
@@ -90,16 +91,17 @@ def settle(
     return cost
 
 
-def _say_where(exchange: Exchange, ending: Ending) -> None:
-    """Fill in the attempts and the times of an exchange that went to a provider."""
+def _say_where(exchange: Exchange, target: Target, ending: Ending) -> None:
+    """Fill in the attempts and the times of an exchange that went to a provider, or found all of them full."""
+    if target is not exchange.targets[0]:
+        ending.fallbacks = exchange.targets.index(target)
     ending.provider_us = provider_us = exchange.provider_ns // 1000
     ending.overhead_us = overhead_us = max(0, ending.duration_us - provider_us)
     if exchange.first_token_ns:
         ending.first_token_us = (exchange.first_token_ns - exchange.started_ns) // 1000
     exchange.edge.metrics.count_times(overhead_us, provider_us, ending.first_token_us)
     attempts = exchange.attempts
-    if len(attempts) > 1 and exchange.target is not None:
-        ending.fallbacks = exchange.targets.index(exchange.target)
+    if len(attempts) > 1:
         began_ns = exchange.started_ns
         ending.attempts = tuple(
             Attempt(
