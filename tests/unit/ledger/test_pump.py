@@ -294,7 +294,11 @@ async def test_watermark_stands_still_while_a_doubtful_meter_is_not_in_the_call(
     ledger = await started(make_ledger)
     meters = [budget(ledger, f"b{number}") for number in range(40)]
     await asyncio.gather(*(taken(ledger, meter, cost=1) for meter in meters))
-    store.replies.append(Reply("LOST", 0))
+    joined = len(store.calls)
+    for meter in meters:
+        meter.pump.mark_dirty(meter)
+    await asyncio.sleep(0.01)
+    store.replies.append(Reply("LOST", joined))
     sent = len(store.calls)
     await asyncio.sleep(5.5)
     after = store.calls[sent + 1 :]

@@ -54,6 +54,7 @@ class Meter:
         "is_scarce",
         "is_soft",
         "is_watched",
+        "joined_by",
         "kind",
         "largest",
         "left",
@@ -131,6 +132,7 @@ class Meter:
         self.is_scarce = False
         # The pump's notes.
         self.answered_by = 0  # number of the call that was answered last
+        self.joined_by = 0  # number of the call that joined
         self.unsent_since: float | None = None  # when the oldest unsent settlement was made; -inf: before a loss
         self.waiters: dict[Waiter, None] = {}
         self.wanted = 0  # sum of the waiters' needs

@@ -463,11 +463,14 @@ class Pump:
         """The store has lost all it did for us after the call `last_known`."""
         self._acked = last_known
         for meter in self._meters:
-            if meter.answered_by > last_known:
-                self._doubt(meter)
-                if meter.is_joined and meter.kind == "sum":
-                    meter.unsent_since = -math.inf
-                    self._unsent[meter] = None
+            if meter.answered_by <= last_known:
+                continue
+            if meter.is_joined and meter.joined_by > last_known:
+                self._end_lease(meter)  # if there is a record, it is that of an earlier joining, to be folded
+            elif meter.is_joined and meter.kind == "sum":
+                meter.unsent_since = -math.inf
+                self._unsent[meter] = None
+            self._doubt(meter)
         self._sort_unsent()
 
     def _doubt(self, meter: Meter) -> None:
@@ -513,6 +516,8 @@ class Pump:
                 self._doubt(meter)
 
     def _read_lease(self, meter: Meter, line: Line, answer: Answer) -> None:
+        if not line.is_joined:
+            meter.joined_by = self._number
         meter.is_joined = meter.is_ok = True
         meter.held += answer.grant
         meter.spare += answer.grant
