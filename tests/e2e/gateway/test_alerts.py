@@ -160,3 +160,37 @@ async def test_private_address_is_refused_when_it_is_set_and_when_it_is_delivere
     (delivery,) = await until(dead, "dead")
     assert "private" in delivery["last_error"]
     assert receiver.received == []
+
+
+async def test_spending_past_a_soft_budget_is_told_and_served_on_with_a_warning(
+    admin: httpx.AsyncClient, receiver: WebhookReceiver, stack: Stack
+) -> None:
+    team = (await admin.get("teams")).json()["data"][0]
+    key = await make(admin, "keys", team=team["id"], name=secrets.token_hex(4))
+    budget = await make(
+        admin, "budgets", name="tiny", scope="key", scope_id=key["id"], limit_usd="0.00005", period="day", soft=True
+    )
+    webhook = await make_webhook(admin, team["tenant"], receiver)
+    body = {"model": stack.model, "messages": [{"role": "user", "content": "Hello"}]}
+
+    async def warning() -> str:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            answer = await client.post(
+                f"{stack.openai_base_url}/chat/completions",
+                json=body,
+                headers={"Authorization": f"Bearer {key['key']}"},
+            )
+        assert answer.status_code == 200, answer.text
+        return str(answer.headers.get("x-sluicegate-warning", ""))
+
+    assert await until(warning, "a warning") == "budget_soft_exceeded"
+
+    def told() -> list[int]:
+        return sorted(
+            webhook.json["data"]["threshold_percent"]
+            for webhook in receiver.received
+            if webhook.json["data"]["budget"] == budget["id"]
+        )
+
+    await until(lambda: told() == [50, 80, 100], "all three thresholds, once each")
+    assert all(one.is_signed_with(webhook["secret"]) for one in receiver.received)
