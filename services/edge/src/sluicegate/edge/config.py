@@ -50,8 +50,8 @@ class EdgeSettings(NatsSettings, RedisSettings, KeyRingSettings, LogSettings):
     limits_expected_workers: int = Field(
         default=1,
         ge=1,
-        description="Workers of all edges together: between so many `local-share` divides a limit of which Valkey "
-        "has never told anything.",
+        description="Workers of all edges together, at least this one's: between so many `local-share` divides a limit "
+        "of which Valkey has never told anything.",
     )
     cached_tokens_weight_percent: int = Field(
         default=100, ge=0, le=100, description="What a cached input token takes from limits of tokens a minute."

@@ -61,7 +61,7 @@ class EdgeProcess:
             spent_so_far=SpentSoFar(self._connection),
             on_spent=thresholds.on_spent,
             when_store_away=settings.limits_when_store_away,
-            configured_edges=settings.limits_expected_workers,
+            configured_edges=max(settings.limits_expected_workers, settings.workers),
             process=self._edge_id,
         )
         await ledger.start()
