@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sluicegate.devstack.ledger_simulation.network import Link
 from sluicegate.devstack.ledger_simulation.store import SimulatedStore
 from sluicegate.devstack.ledger_simulation.workload import TAG
-from sluicegate.ledger.store import Call, Reply, StoreError
+from sluicegate.ledger.store import Audit, Call, Reply, StoreError
 
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.world import World
@@ -17,14 +17,12 @@ WAIT_S = 10.0
 
 
 class Auditor:
-    """One auditor; `busy` counts meters it had to leave for the next round."""
+    """One auditor."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         link = Link(world.weather, Random(world.seed))
         self._store = SimulatedStore(world.loop, world.server, link, world.scripts, self)
-        self.corrected = 0
-        self.busy = 0
 
     async def run(self) -> None:
         """Audit every budget's meter, every 30 s."""
@@ -34,6 +32,7 @@ class Auditor:
             await asyncio.sleep(ROUND_S - WAIT_S)
             is_complete = noted is not None and postgres.stored_up_to() >= noted
             noted = postgres.published_up_to()
+            read_s = self._world.loop.time()
             recorded = {name: postgres.spent(name) for name, truth in self._world.truth.items() if truth.is_sum}
             try:
                 read_at_ms = await self._store.now_ms(TAG)
@@ -42,15 +41,16 @@ class Auditor:
                 continue
             await asyncio.sleep(WAIT_S)
             for name, spent in recorded.items():
-                await self._audit(name, spent, read_at_ms, is_complete=is_complete)
+                found = await self._audit(name, spent, read_at_ms, is_complete=is_complete)
+                if found is not None:
+                    self._world.counts.audits_busy += found.state == "BUSY"
+                    self._world.audited(name, found, read_s)
 
-    async def _audit(self, name: str, spent: int, read_at_ms: int, *, is_complete: bool) -> None:
+    async def _audit(self, name: str, spent: int, read_at_ms: int, *, is_complete: bool) -> Audit | None:
         try:
-            found = await self._store.audit(TAG, name, spent, read_at_ms, is_complete=is_complete)
+            return await self._store.audit(TAG, name, spent, read_at_ms, is_complete=is_complete)
         except StoreError:
-            return
-        self.corrected += found.correction != 0
-        self.busy += found.state == "BUSY"
+            return None
 
     # --- what the store tells (it is a `Watcher`) ---
 

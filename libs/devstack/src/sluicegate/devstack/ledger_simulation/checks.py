@@ -7,6 +7,10 @@ What truly happened is `TrueMeter`. Checked at every look, for the meters someth
 - I2  b + ΣS is not more than what was truly spent.
 - I3  V ≤ limit + allowed excess.  I4 is the same for capacities.
 - seed  A base that appears is not less than what was published of the meter some seconds before.
+- life  A record that holds something ends only when its process was silent for its time to live, or left; and then it
+        does.
+- audit  A correction downwards leaves what had been published when Postgres was read (in `world.py`).
+- false  No limit refuses while a quarter of it is free (in `world.py`).
 - bound  At no instant since the last look was more committed than limit + allowed excess.
 
 The allowed excess is a running account. Let U be what is committed and not covered by V: the sum over processes of what
@@ -16,10 +20,10 @@ limit, so the excess grows only by what joins V unasked: debts, always; and afte
 zero again. Lowering a limit allows the difference. It falls as V and U do.
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluicegate.devstack.ledger_simulation.truth import WINDOW_S, TrueMeter
+from sluicegate.ledger.meters import TTL_S
 
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
@@ -28,24 +32,9 @@ if TYPE_CHECKING:
 EVERY_S = 0.05
 # An answer is at most two seconds old when it is sent, may be late on its way, and waits for a look.
 _SEED_AGE_S = 2.0 + 6.0 + 1.0
+_LONGEST_LIFE_S = 82.0
 
 Records = dict[str, tuple[int, int]]
-
-
-@dataclass
-class Findings:
-    """What the checks of a run saw."""
-
-    violations: dict[str, int] = field(default_factory=dict)
-    first: dict[str, str] = field(default_factory=dict)
-    # By how much each meter went above its limit at most, and how much was allowed then; both in percent of the limit.
-    overspent_percent: dict[str, tuple[float, float]] = field(default_factory=dict)
-    looks: int = 0
-
-    def violated(self, rule: str, what: str) -> None:
-        """Count a violation and remember the first of its kind."""
-        self.violations[rule] = self.violations.get(rule, 0) + 1
-        self.first.setdefault(rule, what)
 
 
 class Checks:
@@ -53,7 +42,8 @@ class Checks:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self.findings = Findings()
+        self._findings = world.findings
+        self._losses = world.server.losses
         self._records: dict[str, Records] = {}
         self._uncovered: dict[str, int] = {}
         self._has_base: set[str] = set()
@@ -62,20 +52,26 @@ class Checks:
         """Check every meter that was touched since the last look."""
         world = self._world
         names, world.touched = sorted(world.touched), set()
+        synced, world.synced = world.synced, set()
         if not names:
             return
-        self.findings.looks += 1
+        if self._losses != world.server.losses:
+            self._losses = world.server.losses
+            self._records.clear()
+        self._findings.looks += 1
         for name, fields in zip(names, world.server.hashes(names), strict=True):
             base = int(fields.pop("b")) if "b" in fields else None
             fields.pop("t", None)
             records = {process: _record(text) for process, text in fields.items()}
+            if name in synced:
+                self._note_left_behind(name, records)
             self._look_at(world.truth[name], base, records)
 
     def _look_at(self, truth: TrueMeter, base: int | None, records: Records) -> None:
         world, name = self._world, truth.name
         truth.forget_before(world.loop.time() - WINDOW_S)
         live = {edge.ledger.process: edge for edge in world.running()}
-        self._note_ended(name, records, live)
+        self._note_ended(name, records)
         self._note_seed(truth, base)
         base = base or 0
 
@@ -113,16 +109,34 @@ class Checks:
         debts = edge.debts(name)
         if gap > debts and meter.is_ok and not edge.is_unaware_of_loss and edge.clock.now() < meter.pump.valid_until:
             at = f"{self._world.loop.time():.2f}"
-            self.findings.violated("I1", f"{meter!r} at {at}: {gap} above its record {record}, debts {debts}")
+            self._findings.violated("I1", f"{meter!r} at {at}: {gap} above its record {record}, debts {debts}")
         return gap, max(meter.settled, record[0]) if record else 0
 
-    def _note_ended(self, name: str, records: Records, live: dict[str, "SimulatedEdge"]) -> None:
+    def _note_ended(self, name: str, records: Records) -> None:
         """A record is gone though its process never left: what it held and said is uncovered from now on."""
-        for process in self._records.get(name, {}).keys() - records.keys():
-            edge = live.get(process)
-            meter = edge.meters.get(name) if edge else None
-            if edge is None or (meter is not None and meter.is_joined):
-                self._world.faulted.add(name)
+        before = self._records.get(name, {})
+        gone = before.keys() - records.keys()
+        if not gone:
+            return
+        now_s = self._world.loop.time()
+        for edge in self._world.edges:
+            process = edge.ledger.process
+            if process not in gone or name in edge.left:
+                continue
+            self._world.faulted.add(name)
+            silent_s = now_s - edge.seen_s
+            if before[process][1] and silent_s < TTL_S[self._world.specs[name].resource]:
+                self._findings.violated(
+                    "life", f"{name} at {now_s:.2f}: {before[process]} ended after {silent_s:.2f} s"
+                )
+
+    def _note_left_behind(self, name: str, records: Records) -> None:
+        """A call finds what a dead process held of a capacity and ends it."""
+        died_s = self._world.died_s
+        for process in records.keys() & died_s.keys():
+            dead_s = self._world.loop.time() - died_s[process]
+            if dead_s > _LONGEST_LIFE_S and not self._world.specs[name].is_sum:
+                self._findings.violated("life", f"{name} has {records[process]} of a process dead for {dead_s:.2f} s")
 
     def _note_seed(self, truth: TrueMeter, base: int | None) -> None:
         """A base that appears holds all that was published a few seconds ago."""
@@ -133,7 +147,7 @@ class Checks:
             expected = self._world.postgres.published_before(truth.name, self._world.loop.time() - _SEED_AGE_S)
             if base < expected:
                 at = f"{self._world.loop.time():.2f}"
-                self.findings.violated("seed", f"{truth.name} at {at}: {base}, published {expected}")
+                self._findings.violated("seed", f"{truth.name} at {at}: {base}, published {expected}")
 
     def _allow(self, truth: TrueMeter, uncovered: int) -> None:
         growth = truth.debts
@@ -147,16 +161,16 @@ class Checks:
         peak, truth.peak = truth.peak, truth.committed
         now_s = self._world.loop.time()
         if truth.is_sum and settled_total > truth.spent:
-            self.findings.violated("I2", f"{truth.name} at {now_s:.2f}: {settled_total} of {truth.spent}")
+            self._findings.violated("I2", f"{truth.name} at {now_s:.2f}: {settled_total} of {truth.spent}")
         if total > bound:
-            self.findings.violated(
+            self._findings.violated(
                 "I3" if truth.is_sum else "I4", f"{truth.name} at {now_s:.2f}: {total} above {bound}"
             )
         if peak > bound:
-            self.findings.violated("bound", f"{truth.name} at {now_s:.2f}: {peak} above {bound}")
+            self._findings.violated("bound", f"{truth.name} at {now_s:.2f}: {peak} above {bound}")
         over_percent = 100 * ((truth.spent if truth.is_sum else peak) - truth.limit) / truth.limit
-        if over_percent > self.findings.overspent_percent.get(truth.name, (0, 0))[0]:
-            self.findings.overspent_percent[truth.name] = over_percent, 100 * truth.allowed_excess / truth.limit
+        if over_percent > self._findings.overspent_percent.get(truth.name, (0, 0))[0]:
+            self._findings.overspent_percent[truth.name] = over_percent, 100 * truth.allowed_excess / truth.limit
 
     def end(self) -> None:
         """Check what must be the case when nothing has happened for some minutes: I5, and meter = Postgres = truth."""
@@ -168,15 +182,15 @@ class Checks:
             if not truth.is_sum:
                 left &= live  # what a dead process left on a capacity that nobody uses any more goes with its key
             if left:
-                self.findings.violated("I5", f"{name} still has {fields}")
+                self._findings.violated("I5", f"{name} still has {fields}")
             if not truth.is_sum:
                 continue
             if world.postgres.spent(name) != truth.spent:
-                self.findings.violated("end", f"{name}: Postgres {world.postgres.spent(name)}, truth {truth.spent}")
+                self._findings.violated("end", f"{name}: Postgres {world.postgres.spent(name)}, truth {truth.spent}")
             if "b" in fields and int(fields["b"]) != truth.spent:
-                self.findings.violated("end", f"{name}: meter {fields['b']}, truth {truth.spent}")
+                self._findings.violated("end", f"{name}: meter {fields['b']}, truth {truth.spent}")
             if "b" not in fields and truth.spent and not world.scenario.has_data_loss:
-                self.findings.violated("end", f"{name} is missing")
+                self._findings.violated("end", f"{name} is missing")
 
 
 def _record(text: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """One simulated edge process: a real ledger, a clock of its own, a link to the store, and requests."""
 
 import asyncio
+import math
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ class SimulatedEdge:
         self.unpublished: dict[int, tuple[str, int]] = {}
         self.is_stopping = False
         self.meters: dict[str, Meter] = {}
+        self.seen_s = -math.inf  # when the server ran a call of it last
+        self.left: set[str] = set()  # meters that it left of its own will
         self._debts: list[tuple[int, str, int]] = []  # moment, meter, amount: on their way to the store
         self._moments = 0
         self._numbers = 0
@@ -105,6 +108,10 @@ class SimulatedEdge:
         return self._moments
 
     def executed(self, call: Call, reply: Reply, sent: int) -> None:
+        if reply.status == "OK":
+            self.seen_s = self.world.loop.time()
+            self.left.difference_update(line.name for line in call.lines)
+            self.left.update(line.name for line in call.lines if line.leaves)
         told = {line.name for line, answer in zip(call.lines, reply.answers, strict=False) if answer.code == "OK"}
         self._debts = [debt for debt in self._debts if debt[0] > sent or debt[1] not in told]
         self.world.executed(call, reply)

@@ -1,8 +1,11 @@
 """Each rule of the protocol taken out in turn: if no check fails then, the rule is not needed, or not tested.
 
-A rule of a script is taken out of its text; a rule of the library by another method in place of its own.
+A rule is taken out of the text of the script or method that holds it. A text that does not occur exactly once is an
+error: a mutation that no longer fits is not taken for one that nobody noticed.
 """
 
+import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +15,12 @@ from sluicegate.devstack.ledger_simulation.run import run
 from sluicegate.devstack.ledger_simulation.scenarios import named
 from sluicegate.devstack.ledger_simulation.server import Server
 from sluicegate.devstack.ledger_simulation.store import Scripts
+from sluicegate.ledger.ledger import Ledger
+from sluicegate.ledger.meters import Meter
+from sluicegate.ledger.pump import Pump
+from sluicegate.ledger.seeding import Seeding
 
-Patch = tuple[Any, str, Callable[[Any], Any]]  # whose, its name, and what replaces the original
+Edit = tuple[str, str]  # what stands there, and what in its place
 
 
 @dataclass(frozen=True)
@@ -22,41 +29,48 @@ class Mutation:
 
     rule: str
     scenarios: Sequence[str]
-    sync: Sequence[tuple[str, str]] = ()
-    audit: Sequence[tuple[str, str]] = ()
-    patches: Sequence[Patch] = ()
+    sync: Sequence[Edit] = ()
+    audit: Sequence[Edit] = ()
+    methods: Sequence[tuple[type, str, Sequence[Edit]]] = ()
 
     def scripts(self) -> Scripts:
         """Return the scripts without the rule."""
         usual = Scripts()
-        return replace(usual, sync=_without(usual.sync, self.sync), audit=_without(usual.audit, self.audit))
+        return replace(usual, sync=_edited(usual.sync, *self.sync), audit=_edited(usual.audit, *self.audit))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Take the rule out of the library for a while."""
-        originals = [(owner, name, getattr(owner, name)) for owner, name, _ in self.patches]
+        originals = [(owner, name, inspect.getattr_static(owner, name)) for owner, name, _ in self.methods]
         try:
-            for owner, name, make in self.patches:
-                setattr(owner, name, make(getattr(owner, name)))
+            for owner, name, edits in self.methods:
+                setattr(owner, name, _rewritten(getattr(owner, name), edits))
             yield
         finally:
             for owner, name, original in reversed(originals):
                 setattr(owner, name, original)
 
 
-def _without(text: str, edits: Sequence[tuple[str, str]]) -> str:
+def _edited(text: str, *edits: Edit) -> str:
     for old, new in edits:
         if text.count(old) != 1:
-            raise ValueError(f"a mutation does not fit the script any more: {old!r}")
+            raise ValueError(f"a mutation does not fit any more: {old!r} stands there {text.count(old)} times")
         text = text.replace(old, new)
     return text
+
+
+def _rewritten(method: Callable[..., Any], edits: Sequence[Edit]) -> Any:
+    source = _edited(textwrap.dedent(inspect.getsource(method)), *edits)
+    names: dict[str, Any] = {}
+    exec(compile(source, f"<{method.__qualname__} without a rule>", "exec"), method.__globals__, names)  # noqa: S102
+    return names[method.__name__]
 
 
 NETWORK = ("late messages", "crashes, pauses, bad network")
 LOSS = ("flushes", "failovers", "everything")
 DEATH = ("crashes", "lagging Postgres", "crashes, pauses, bad network")
 
-ALL: tuple[Mutation, ...] = (
+IN_SCRIPTS: tuple[Mutation, ...] = (
     Mutation(
         "STALE: a delayed call never undoes a newer one",
         NETWORK,
@@ -146,6 +160,134 @@ ALL: tuple[Mutation, ...] = (
         audit=[("and is_complete then", "then")],
     ),
 )
+
+IN_PROCESSES: tuple[Mutation, ...] = (
+    Mutation(
+        "after LOST, what was leased is in doubt",
+        LOSS,
+        methods=[(Pump, "_doubt_after_loss", [("self._doubt(meter)", "self.mark_dirty(meter)")])],
+    ),
+    Mutation(
+        "after LOST, the watermark waits",
+        LOSS,
+        methods=[(Pump, "_doubt_after_loss", [('if meter.is_joined and meter.kind == "sum":', "if False:")])],
+    ),
+    Mutation(
+        "after LOST, a process counts from what the store knows",
+        LOSS,
+        methods=[(Pump, "_doubt_after_loss", [("self._acked = last_known", "pass")])],
+    ),
+    Mutation(
+        "after a long silence, what was leased is in doubt",
+        ("pauses", "outages", "crashes, pauses, bad network"),
+        methods=[(Pump, "_doubt_silent_leases", [("self._doubt(meter)", "pass")])],
+    ),
+    Mutation(
+        "a lease is good for ten seconds after a call",
+        ("outages", "pauses", "crashes, pauses, bad network"),
+        methods=[(Ledger, "take", [("if now >= pump.valid_until:", "if False:")])],
+    ),
+    Mutation(
+        "these seconds count from when the call was sent",
+        ("late messages", "crashes, pauses, bad network"),
+        methods=[(Pump, "_read", [("self.valid_until = sent_at + VALID_S", "self.valid_until = now + VALID_S")])],
+    ),
+    Mutation(
+        "W says what was really sent",
+        ("lagging Postgres", "lost messages", "calm"),
+        methods=[
+            (
+                Pump,
+                "_watermark_ms",
+                [
+                    (
+                        "since = now if oldest is None or oldest.unsent_since is None else oldest.unsent_since",
+                        "since = now",
+                    )
+                ],
+            )
+        ],
+    ),
+    Mutation(
+        "a call that failed counts as never sent",
+        ("lost messages", "late messages", "crashes, pauses, bad network"),
+        methods=[(Pump, "_unsend", [("if since is not None:", "if False:")])],
+    ),
+    Mutation(
+        "what a failed call said is said again at once",
+        ("lost messages", "late messages"),
+        methods=[(Pump, "_unsend", [("self.mark_dirty(meter)", "pass")])],
+    ),
+    Mutation(
+        "REJOIN: what was settled is dropped",
+        ("pauses", *LOSS),
+        methods=[(Pump, "_end_lease", [("meter.settled = meter.synced = 0", "pass")])],
+    ),
+    Mutation(
+        "REJOIN: what is reserved is said again",
+        ("pauses", *LOSS),
+        methods=[(Pump, "_read_rejoin", [("if meter.held:", "if False:")])],
+    ),
+    Mutation(
+        "giving back lowers A before the call leaves",
+        ("calm", "late messages", "lost messages"),
+        methods=[
+            (
+                Pump,
+                "_write",
+                [
+                    (
+                        "is_unwanted = not meter.waiters and (meter.is_scarce or is_idle)",
+                        "is_unwanted = False; given = 0 if meter.waiters or not (meter.is_scarce or is_idle) else meter.spare",
+                    ),
+                    ("hold=meter.held,", "hold=meter.held - given,"),
+                ],
+            )
+        ],
+    ),
+    Mutation(
+        "above its limit, a process keeps nothing spare",
+        ("lowered limits", "pauses", "flushes"),
+        methods=[(Pump, "_read_lease", [("if answer.left < 0 and meter.spare:", "if False:")])],
+    ),
+    Mutation(
+        "a debt is held at once",
+        ("calm",),
+        methods=[(Pump, "owe", [("meter.held -= meter.spare", "pass")])],
+    ),
+    Mutation(
+        "a rate's lease outlives its minute",
+        ("crashes",),
+        methods=[(Meter, "__init__", [("TTL_S[resource] * 1000", '20_000 if resource != "budget" else 60_000')])],
+    ),
+    Mutation(
+        "what was admitted comes back after a whole minute",
+        ("calm",),
+        methods=[(Ledger, "_turn", [("< self._slot_number - MINUTE_SLOTS", "< self._slot_number - MINUTE_SLOTS + 2")])],
+    ),
+    Mutation(
+        "refused only by an answer to a call that was sent after the request came",
+        ("calm",),
+        methods=[(Pump, "_serve", [("order > waiter.calls_before", "True")])],
+    ),
+    Mutation(
+        "refused only by an answer that held the very meter",
+        ("calm",),
+        methods=[(Pump, "_refuse", [("meter in answered and ", "")])],
+    ),
+    Mutation(
+        "a scarce meter gives back at once",
+        ("calm",),
+        methods=[(Pump, "came_back", [("if meter.is_scarce:", "if False:")])],
+    ),
+    Mutation(
+        "an answer that has become old is thrown away",
+        LOSS,
+        methods=[(Seeding, "_seed", [("or self._ledger.now() - asked_at > OLDEST_ANSWER_S", "")])],
+    ),
+)
+
+ALL = IN_SCRIPTS + IN_PROCESSES
 
 
 def noticed(mutation: Mutation, server: Server, seeds: Iterable[int]) -> str:

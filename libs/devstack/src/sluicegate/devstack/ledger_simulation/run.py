@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluicegate.devstack.ledger_simulation.auditor import Auditor
-from sluicegate.devstack.ledger_simulation.checks import EVERY_S, Checks, Findings
+from sluicegate.devstack.ledger_simulation.checks import EVERY_S, Checks
+from sluicegate.devstack.ledger_simulation.findings import Findings
 from sluicegate.devstack.ledger_simulation.network import Weather
 from sluicegate.devstack.ledger_simulation.server import Server
 from sluicegate.devstack.ledger_simulation.store import Scripts
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # After the load: the longest request (90 s), a minute until idle leases are given back, three rounds of the auditor
 # over a Postgres that lags no more, and time to spare.
 _QUIET_S = 420.0
+_CALLS_PER_REQUEST_AT_MOST = 2
+_CALLS_AT_FIRST = 1_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def run(
     world = World(loop, server, scenario, seed, scripts or Scripts())
     checks = Checks(world)
     loop.run(_run(world, checks, stops_early=stops_early))
-    return Outcome(scenario.name, seed, world.counts, checks.findings)
+    return Outcome(scenario.name, seed, world.counts, world.findings)
 
 
 async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
@@ -58,7 +61,10 @@ async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
         while world.loop.time() < ends_s:
             await asyncio.sleep(EVERY_S)
             checks.look()
-            if stops_early and checks.findings.violations:
+            if stops_early and world.findings.violations:
+                return False
+            if world.counts.calls > _CALLS_PER_REQUEST_AT_MOST * world.counts.requests + _CALLS_AT_FIRST:
+                world.findings.violated("end", "there is no end of calls")
                 return False
         return True
 

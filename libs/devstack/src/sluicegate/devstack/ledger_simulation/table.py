@@ -6,7 +6,7 @@ from typing import Any
 
 from sluicegate.devstack.ledger_simulation.run import Outcome
 
-RULES = ("I1", "I2", "I3", "I4", "I5", "bound", "seed", "end")
+RULES = ("I1", "I2", "I3", "I4", "I5", "bound", "seed", "life", "audit", "false", "end")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Row:
     syncs_per_request: float
     waited_percent: float
     refused_percent: float
-    falsely_refused: int
+    falsely_refused_percent: float
     by_policy: int
     overspent_percent: float
     bound_percent: float
@@ -40,7 +40,7 @@ class Row:
             syncs_per_request=round(sum(count.syncs for count in counts) / requests, 2),
             waited_percent=round(100 * sum(count.waits for count in counts) / requests, 1),
             refused_percent=round(100 * sum(count.refused for count in counts) / requests, 1),
-            falsely_refused=sum(count.refused_falsely for count in counts),
+            falsely_refused_percent=round(100 * sum(count.refused_falsely for count in counts) / requests, 2),
             by_policy=sum(count.served_by_policy + count.refused_by_policy for count in counts),
             overspent_percent=round(over_percent, 2),
             bound_percent=round(bound_percent, 2),
@@ -59,7 +59,7 @@ _COLUMNS = (
     "syncs/req",
     "waits %",
     "refused %",
-    "false",
+    "false %",
     "policy",
     "over %",
     "bound %",
@@ -81,7 +81,7 @@ def in_columns(rows: Sequence[Row]) -> str:
                     row.syncs_per_request,
                     row.waited_percent,
                     row.refused_percent,
-                    row.falsely_refused,
+                    row.falsely_refused_percent,
                     row.by_policy,
                     row.overspent_percent,
                     row.bound_percent,

@@ -6,19 +6,22 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
+from sluicegate.devstack.ledger_simulation.findings import Findings
 from sluicegate.devstack.ledger_simulation.lagging_postgres import LaggingPostgres
 from sluicegate.devstack.ledger_simulation.network import Weather
 from sluicegate.devstack.ledger_simulation.server import Server
 from sluicegate.devstack.ledger_simulation.store import Scripts
-from sluicegate.devstack.ledger_simulation.truth import Charge, TrueMeter
+from sluicegate.devstack.ledger_simulation.truth import WINDOW_S, Charge, TrueMeter
 from sluicegate.devstack.ledger_simulation.virtual_loop import VirtualLoop
 from sluicegate.devstack.ledger_simulation.workload import PERIOD_START_US, TAG, MeterSpec, Request
 from sluicegate.ledger.meters import Short, cap_name, sum_name
-from sluicegate.ledger.store import Call, Reply
+from sluicegate.ledger.store import Audit, Call, Reply
 
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.scenarios import Scenario
 
+# At a limit some of it lies spare in leases. A refusal while more than this is free counts as false.
+SLACK_PERCENT = 5.0
 _ADOPTED_WITHIN_S = 30.0
 # A call with the old limit may be on its way for this long after every process heard of the new one.
 _LATEST_OLD_LIMIT_S = 8.0
@@ -36,6 +39,7 @@ class Counts:
     served_by_policy: int = 0
     calls: int = 0
     syncs: int = 0
+    audits_busy: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
 
 
@@ -60,9 +64,12 @@ class World:
             for spec, name in self.names.items()
         }
         self.counts = Counts()
+        self.findings = Findings()
         self.edges: list[SimulatedEdge] = []
         self.touched: set[str] = set()  # meters to be checked next
         self.faulted: set[str] = set()  # meters some of whose leases the store has forgotten
+        self.synced: set[str] = set()  # meters that were in a call since the last look
+        self.died_s: dict[str, float] = {}
         self.held_by_dead: dict[str, int] = {}
         self.limits_unsettled_until_s: dict[str, float] = {}
 
@@ -82,6 +89,7 @@ class World:
     def kill(self, edge: SimulatedEdge) -> None:
         """`kill -9`: its provider calls break off, its journal is adopted some time later."""
         edge.owner.kill()
+        self.died_s[edge.ledger.process] = self.loop.time()
         lost: list[tuple[str, int]] = list(edge.unpublished.values())
         for request, charges in edge.open.values():
             for spec, charge in zip(request.specs, charges, strict=True):
@@ -131,18 +139,31 @@ class World:
             return
         self.counts.refused += 1
         truth = self.truth[short.meter.name]
-        truth.forget_before(self.loop.time() - 60.0)
-        taken = truth.committed + self.held_by_dead.get(truth.name, 0)
-        need = request.need(self.specs[truth.name])
-        if taken + need <= truth.limit:
-            self.counts.refused_falsely += 1
+        now_s = self.loop.time()
+        truth.forget_before(now_s - WINDOW_S)
+        free = truth.limit - truth.committed - self.held_by_dead.get(truth.name, 0)
+        if free < request.need(self.specs[truth.name]):
+            return
+        free_percent = 100 * free / truth.limit
+        self.counts.refused_falsely += free_percent > SLACK_PERCENT
 
     def executed(self, call: Call, reply: Reply) -> None:
         """The server ran a call."""
         self.counts.calls += 1
         self.counts.syncs += len(call.lines)
         self.counts.statuses[reply.status] = self.counts.statuses.get(reply.status, 0) + 1
-        self.touched.update(line.name for line in call.lines)
+        names = [line.name for line in call.lines]
+        self.touched.update(names)
+        if reply.status == "OK":
+            self.synced.update(names)
+
+    def audited(self, name: str, found: Audit, read_s: float) -> None:
+        """The auditor looked at a meter; Postgres was read at `read_s`."""
+        if found.correction < 0:
+            published = self.postgres.published_before(name, read_s)
+            if found.total < published:
+                now_s = self.loop.time()
+                self.findings.violated("audit", f"{name} at {now_s:.2f}: lowered to {found.total} of {published}")
 
     # --- what befalls the store, and limits ---
 
