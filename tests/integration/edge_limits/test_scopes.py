@@ -1,7 +1,7 @@
 """Each limit binds on each scope: key, team, department, tenant, provider, model, end user; and all of them at once."""
 
 import asyncio
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -13,7 +13,7 @@ from sluicegate.devstack.fake_provider.server import FakeProvider
 from sluicegate.devstack.limited_edge import BUDGET_SCOPES, SCOPES, LimitedEdge, LimitedScope
 from sluicegate.devstack.raw_http import chat
 
-TOKENS = {"max_tokens": 10}
+TOKENS: dict[str, Any] = {"max_tokens": 10}
 FREE = Price(version=1, valid_from_us=0, input=0, output=0)
 PERIODS = get_args(Period)
 

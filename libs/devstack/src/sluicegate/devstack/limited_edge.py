@@ -126,7 +126,7 @@ async def stored_meters(redis_url: str) -> dict[str, Stored]:
             kind, _, rest = name.removeprefix("sg:{all}:").partition(":")
             if kind not in {"sum", "cap"}:
                 continue
-            fields: dict[str, str] = await redis.hgetall(name)
+            fields: dict[Any, Any] = await redis.hgetall(name)
             base = int(fields.pop("b", 0))
             fields.pop("t", None)
             pairs = [tuple(map(int, record.split())) for record in fields.values()]

@@ -60,14 +60,22 @@ class Bounds:
         self.takes_amounts = bool(self.meters.tokens or self.meters.budgets)
         self.is_bound = bool(self.meters.all) or closed is not None
 
-    def header_lines(self) -> bytes:
-        """Return the header lines that tell the client where it stands: the tightest of its limits of each kind."""
+    def header_lines(self, target: "Bounds") -> bytes:
+        """Return the header lines that tell the client where it stands: the tightest of its limits of each kind.
+
+        `target`: the limits on where its request went, which bind it as well.
+        """
         lines = b""
-        if self.meters.requests:
-            lines = _rate_lines(b"requests", self.meters.requests)
-        if self.meters.tokens:
-            lines += _rate_lines(b"tokens", self.meters.tokens)
-        for meter in self.soft:
+        requests, tokens, soft = self.meters.requests, self.meters.tokens, self.soft
+        if target.is_bound:
+            requests += target.meters.requests
+            tokens += target.meters.tokens
+            soft += target.soft
+        if requests:
+            lines = _rate_lines(b"requests", requests)
+        if tokens:
+            lines += _rate_lines(b"tokens", tokens)
+        for meter in soft:
             if meter.is_exceeded:
                 return lines + _SOFT_EXCEEDED
         return lines

@@ -80,6 +80,7 @@ class Exchange:
         "started_ns",
         "state",
         "target",
+        "target_bounds",
         "target_reservation",
         "targets",
         "upstream_request_id",
@@ -125,6 +126,7 @@ class Exchange:
         # What binds it, and what it has taken of that: of its caller's limits, and of the present target's.
         self.bounds: Bounds = UNBOUND
         self.reservation: Reservation | None = None
+        self.target_bounds: Bounds = UNBOUND
         self.target_reservation: Reservation | None = None
         self.target: Target | None = None
         self.relay: Relay | None = None

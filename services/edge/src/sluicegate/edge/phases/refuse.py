@@ -28,7 +28,7 @@ def answer_refusal(exchange: Exchange, refusal: Refusal) -> None:
     if not exchange.is_whole:
         exchange.client.refuse_body(exchange)
     dialect, request_id = exchange.endpoint.dialect, exchange.request_id
-    lines = exchange.edge.date + exchange.bounds.header_lines()
+    lines = exchange.edge.date + exchange.bounds.header_lines(exchange.target_bounds)
     exchange.client.finish(
         exchange, render_refusal(refusal, dialect, request_id, lines, keep_alive=exchange.keeps_alive)
     )

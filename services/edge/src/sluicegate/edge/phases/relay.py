@@ -22,7 +22,7 @@ from typing import Final
 from sluicegate.contracts.usage import UsageSource
 from sluicegate.edge.errors import Refusal
 from sluicegate.edge.inbound.responses import CLOSE
-from sluicegate.edge.mirrors.limits import Bounds
+from sluicegate.edge.mirrors.limits import UNBOUND, Bounds
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.outbound.connection import ProviderConnection
 from sluicegate.edge.outbound.pool import PoolError
@@ -125,7 +125,7 @@ class Relay:
     def _reserve(self) -> bool:
         """Take from the limits of the target's provider and model. False: that takes a moment, or is refused."""
         exchange, edge = self.exchange, self.exchange.edge
-        bounds = edge.view.target_bounds(self._target, exchange.started_at_us)
+        bounds = exchange.target_bounds = edge.view.target_bounds(self._target, exchange.started_at_us)
         try:
             outcome = take(exchange, bounds, (self._target,))
         except Refusal as refusal:
@@ -210,6 +210,7 @@ class Relay:
             failure = self._failure = refusal
         if self.has_another_target and not self.exchange.edge.is_stopping:
             self._place += 1
+            self.exchange.target_bounds = UNBOUND
             self._may_ask_for_usage = True
             self._has_retried_idle = False
             self.start()
@@ -351,8 +352,8 @@ class Relay:
         """Return the headers that every answer has, and the useful ones of the provider's."""
         exchange = self.exchange
         lines = b"x-request-id: %b\r\n%b%b" % (exchange.request_id.encode(), self._target.labels, exchange.edge.date)
-        if exchange.bounds.is_bound:
-            lines += exchange.bounds.header_lines()
+        if exchange.bounds.is_bound or exchange.target_bounds.is_bound:
+            lines += exchange.bounds.header_lines(exchange.target_bounds)
         if self._place:
             lines += b"x-sluicegate-fallbacks: %d\r\n" % self._place
         for name in _PASSED_ANSWER_HEADERS:
