@@ -318,6 +318,30 @@ async def test_attempt_ends_when_its_time_is_over(
     assert (row["state"], row["last_error"]) == ("pending", "no answer within 0.3 s")
 
 
+async def test_webhook_is_not_sent_again_when_its_outcome_could_not_be_recorded_at_once(
+    database: Any,
+    store: Store,
+    add_endpoint: AddEndpoint,
+    start_delivering: Start,
+    receiver: WebhookReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finish, failures = repository.finish, [ConnectionResetError(), TimeoutError()]
+
+    async def fail_first(*arguments: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return await finish(*arguments)
+
+    monkeypatch.setattr(repository, "finish", fail_first)
+    await add_endpoint(receiver.url)
+    await store(0)
+    start_delivering()
+    row = await until_attempted(database, 1)
+    assert (row["state"], row["attempts"], failures) == ("delivered", 1, [])
+    assert len(receiver.received) == 1
+
+
 async def test_each_attempt_is_made_once_when_several_processes_deliver(
     database: Any, store: Store, add_endpoint: AddEndpoint, start_delivering: Start, receiver: WebhookReceiver
 ) -> None:
