@@ -221,6 +221,21 @@ async def test_spare_of_a_scarce_meter_is_given_back_when_unused(make_ledger: Ma
 
 
 @in_virtual_time
+async def test_surplus_is_given_back_when_a_little_is_still_used(make_ledger: MakeLedger, store: StandInStore) -> None:
+    ledger = await started(make_ledger)
+    slots = cap(ledger, limit=100)
+    running = [await taken(ledger, slots) for _ in range(60)]
+    for reservation in running:
+        ledger.settle(reservation, 0, 0)
+    assert slots.spare >= 60
+    for _ in range(15):
+        ledger.settle(await taken(ledger, slots), 0, 0)
+        await asyncio.sleep(1)
+    assert slots.spare <= 8
+    assert store.lines_of(slots.name)[-1].hold <= 8
+
+
+@in_virtual_time
 async def test_failed_call_is_said_again_with_fresh_values(make_ledger: MakeLedger, store: StandInStore) -> None:
     ledger = await started(make_ledger)
     money = budget(ledger)

@@ -34,9 +34,12 @@ says so leaves.
 - The store grants need in full if there is room, and up to half of what is left over beside it, shared by all that
   use the meter: leases shrink as a limit comes near, down to exactly one request's need. A meter without room is
   *scarce*: it gets nothing beside its need, and gives back at once what comes back.
+- What is spare beyond some seconds' use goes back after a while, or one process would keep what was its part of a
+  load that others have now.
 - A process names the last call it knows to have run. If the store knows less it has lost data (flushed, failed over),
   and answers LOST with what it knows, writing nothing. All meters answered for since are in *doubt*: nothing is taken
-  from them before the store has answered for them again. So are those not in a call after a long silence.
+  from them before the store has answered for them again. So are those not in a call after a long silence. What had
+  joined since joins anew: a record that is there now belongs to an earlier joining, and is folded into b.
 - There is one way back, whatever happened: a process that believes to have joined a meter and has no record there is
   told REJOIN. It drops S (which is in Postgres, from where the auditor adds it), keeps R, and joins as a new process
   would.

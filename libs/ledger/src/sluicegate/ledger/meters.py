@@ -74,6 +74,7 @@ class Meter:
         "spare",
         "spent",
         "start_us",
+        "surplus_since",
         "synced",
         "ttl_ms",
         "unsent_since",
@@ -144,6 +145,7 @@ class Meter:
         self.used_seen = 0
         self.used_at = 0.0
         self.largest = 1  # the largest need so far
+        self.surplus_since: float | None = None  # has had much more spare than is used
         self.use_before = 0  # in the half second before the last look
         self.use_per_s = 0
         self.sent_at = 0.0

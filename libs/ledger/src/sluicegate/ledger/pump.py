@@ -6,11 +6,12 @@ for all meters, so that calls serve everybody at once.
 *Urgent* meters go at once: those that waiting requests are short of, then *dirty* ones (a debt, a doubt, something to
 give back, a failed call). They are kept in sets; all meters are never scanned for them.
 *Due* meters go in the background, in this order: with settlements that wait since a heartbeat; scarce and unused for
-half a second; unused for a minute (they give back, or leave if nothing is held); low; not sent for long. Twice a
-second a few calls are allowed, by the number of those that are due, so that a backlog of any size is gone in about a
-second and a lone key costs two calls a second at most; and due meters fill up urgent calls meanwhile. Who is due is
-found by looking at each meter twice a second while it is used, and less and less often after that. Without anything
-to say, a call every 5 s keeps the process alive. So cost follows activity, not the number of leases.
+half a second; unused for a minute (they give back, or leave if nothing is held); with far more spare than is used
+since the load went to another process; low; not sent for long. Twice a second a few calls are allowed, by the number
+of those that are due, so that a backlog of any size is gone in about a second and a lone key costs two calls a second
+at most; and due meters fill up urgent calls meanwhile. Who is due is found by looking at each meter twice a second
+while it is used, and less and less often after that. Without anything to say, a call every 5 s keeps the process
+alive. So cost follows activity, not the number of leases.
 """
 
 import asyncio
@@ -41,10 +42,12 @@ SHORTEST_TTL_MS: Final = 20_000
 LINES_PER_CALL: Final = 32
 BACKGROUND_SHARE: Final = 64
 LARGEST_NEEDS_AHEAD: Final = 4
+SURPLUS_TIMES: Final = 2
+SURPLUS_S: Final = 5.0
 LONGEST_CHECK_TURNS: Final = 16
 
 # Why a meter is due without urgency, in the order in which they are sent; settlements that wait come before all.
-SCARCE, IDLE, LOW, OLD = 1, 2, 3, 4
+SCARCE, IDLE, SURPLUS, LOW, OLD = 1, 2, 3, 4, 5
 
 
 class Waiter:
@@ -106,7 +109,7 @@ class Pump:
         self._is_renewal_wanted = False  # a waiter needs nothing but validity
         # Background.
         self._unsent: dict[Meter, None] = {}  # with settlements to send, the oldest first
-        self._due: dict[int, dict[Meter, None]] = {SCARCE: {}, IDLE: {}, LOW: {}, OLD: {}}
+        self._due: dict[int, dict[Meter, None]] = {SCARCE: {}, IDLE: {}, SURPLUS: {}, LOW: {}, OLD: {}}
         self._allowed_calls = 0
         self._checks: dict[int, list[Meter]] = {}  # turn -> who is looked at in it
         self._turn = 0
@@ -291,6 +294,8 @@ class Pump:
             reason = SCARCE
         elif idle_s >= IDLE_S and (meter.spare or not meter.held):
             reason = IDLE
+        elif self._has_surplus(meter, now):
+            reason = SURPLUS
         elif self._is_low(meter):
             reason = LOW
         elif now - meter.sent_at >= REFRESH_S:
@@ -302,11 +307,25 @@ class Pump:
         self._check_later(meter, min(1 + int(idle_s), LONGEST_CHECK_TURNS))
 
     @staticmethod
+    def _ahead(meter: Meter) -> int:
+        """Return what a meter in use should have spare: a second's use, or a few large requests."""
+        recent_use = max(meter.use_per_s, meter.used - meter.used_seen + meter.use_before)
+        return max(recent_use, LARGEST_NEEDS_AHEAD * meter.largest)
+
+    def _has_surplus(self, meter: Meter, now: float) -> bool:
+        """Tell whether much more is spare than this process uses since the load went elsewhere: others may lack it."""
+        if meter.spare <= SURPLUS_TIMES * self._ahead(meter):
+            meter.surplus_since = None
+        elif meter.surplus_since is None:
+            meter.surplus_since = now
+        return meter.surplus_since is not None and now - meter.surplus_since >= SURPLUS_S
+
+    @staticmethod
     def _is_low(meter: Meter) -> bool:
         """Tell whether the next second, or the next large request, of a meter in use would have to wait for a call."""
         if meter.is_scarce or not meter.use_per_s:
             return False
-        return 3 * meter.spare < meter.use_per_s or meter.spare < meter.largest
+        return meter.spare < max(meter.use_per_s, 2 * meter.largest)
 
     def _check_later(self, meter: Meter, turns: int) -> None:
         turn = self._turn + turns
@@ -409,8 +428,11 @@ class Pump:
             meter.spare = 0
         want = 0
         if not (meter.is_scarce or is_idle):
-            recent_use = max(meter.use_per_s, meter.used - meter.used_seen + meter.use_before)
-            want = max(0, max(recent_use, LARGEST_NEEDS_AHEAD * meter.largest) - meter.spare)
+            want = max(0, self._ahead(meter) - meter.spare)
+            if not meter.waiters and self._has_surplus(meter, now):
+                meter.held -= meter.spare - self._ahead(meter)
+                meter.spare = self._ahead(meter)
+                meter.surplus_since = None
         line = Line(
             name=meter.name,
             kind=meter.kind,
