@@ -80,6 +80,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._new_head: RequestHead | None = None
         self._known_head: KnownHead | None = None
         self._heads_to_learn = _MAX_HEADS_LEARNT
+        self._known_bytes = min(_SMALL_BODY_BYTES, edge.settings.max_body_bytes)
+        self._known_room_bytes = edge.settings.max_buffered_bytes - self._known_bytes
         self._is_app_body_open = False
         self._is_in_head = False
         self._is_closing = False
@@ -131,7 +133,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.deadline = min(self.loop.time() + _LINGER_S, self._linger_ends)
             return
         known = self._known_head
-        if known is not None and self._is_idle():
+        if known is not None and len(data) <= self._known_bytes and self._is_idle():
             start = known.body_start(data)
             if start:
                 self._take_known(known, data[start:])
@@ -160,16 +162,21 @@ class EdgeProtocol(HttpToolsProtocol):
             self._known_head = learn(self._new_head, self.url, data)
 
     def _is_idle(self) -> bool:
-        """Tell whether the parser stands between two requests, and nothing is being answered."""
-        return self._is_free() and not (self._is_in_head or self._is_app_body_open or self._receiving)
+        """Tell whether the parser stands between two requests, nothing is being answered, and there is room."""
+        is_between = not (self._is_in_head or self._is_app_body_open or self._receiving)
+        return is_between and self._is_free() and self.edge.buffered_bytes <= self._known_room_bytes
 
     def _take_known(self, known: KnownHead, body: bytes) -> None:
-        """Do what the parser's callbacks do for a head that is known and a body that is whole."""
-        self._receive(
-            Exchange(self.edge, self, known.head, expected_bytes=len(body), keeps_alive=True, is_http10=False)
-        )
-        self.on_body(body)
-        self.on_message_complete()
+        """Run a request whose head is known and whose body is whole, and so small that no limit is near."""
+        exchange = self._current = Exchange(self.edge, self, known.head, expected_bytes=len(body))
+        exchange.is_whole = True
+        exchange.received_bytes = exchange.held_bytes = len(body)
+        exchange.parts.append(body)
+        self.edge.buffered_bytes += len(body)
+        self.deadline = 0.0
+        order.begin(exchange)
+        if not exchange.is_settled:
+            order.run(exchange)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on without the upgrade: parse the head again without it, then what followed."""
