@@ -43,15 +43,13 @@ def store_wait_s() -> float:
     return 5.0
 
 
-@pytest.fixture
-async def edge(
-    provider: FakeProvider,
-    store_url: str,
-    edge_settings: dict[str, Any],
-    store_wait_s: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[EdgeUnderTest]:
+@pytest.fixture(autouse=True)
+def patience(store_wait_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "WAIT_S", store_wait_s)
+
+
+@pytest.fixture
+async def edge(provider: FakeProvider, store_url: str, edge_settings: dict[str, Any]) -> AsyncIterator[EdgeUnderTest]:
     async with running_edge(provider.url, redis_url=store_url, **edge_settings) as edge:
         yield edge
 
