@@ -159,6 +159,25 @@ async def test_failover_that_loses_leaving_and_joining_again_loses_no_spend(
 
 
 @in_virtual_time
+async def test_process_forgotten_in_a_long_silence_still_brings_what_it_has_settled(
+    make_process: MakeProcess, server: Server, weather: Weather
+) -> None:
+    process = await make_process()
+    process.ledger.settle(await process.taken(400), 0, 400)
+    running = await process.taken(100)
+    await asyncio.sleep(6)
+    weather.is_down = True
+    process.ledger.settle(running, 0, 90)
+    await asyncio.sleep(85)
+    weather.is_down = False
+    await (await make_process()).taken(1)  # its call finds the silent one dead
+    await asyncio.sleep(6)
+    assert [reply.number for reply in process.replies("LOST")] == [0]
+    fields = server.hashes([process.money.name])[0]
+    assert sum(int(value.split()[0]) for name, value in fields.items() if name != "t") == 490
+
+
+@in_virtual_time
 async def test_delayed_call_is_stale_and_changes_nothing(
     make_process: MakeProcess, server: Server, weather: Weather
 ) -> None:

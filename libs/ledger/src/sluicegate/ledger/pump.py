@@ -491,8 +491,10 @@ class Pump:
         for meter in self._meters:
             if meter.answered_by <= last_known:
                 continue
-            if meter.is_joined and meter.joined_by > last_known:
-                self._end_lease(meter)  # if there is a record, it is that of an earlier joining, to be folded
+            if meter.is_joined and meter.joined_by > last_known > 0:
+                # Its joining is lost: a record that is there belongs to an earlier one, and is to be folded. (0 is also
+                # said to a process that was silent for long, whose records may be as it left them.)
+                self._end_lease(meter)
             elif meter.is_joined and meter.kind == "sum":
                 meter.unsent_since = -math.inf
                 self._unsent[meter] = None
