@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from sluicegate.budget_alert.auditor import Auditor, Finding
+from sluicegate.budget_alert.auditor import Auditor, Finding, Spent
 from sluicegate.budget_alert.meters import PresentMeters, audited_meters
 from sluicegate.budget_alert.metrics import Metrics
 from sluicegate.budget_alert.repository import enabled_budgets
@@ -17,7 +17,7 @@ from sluicegate.budget_alert.spending import Spending
 from sluicegate.bus.acked_publisher import AckedPublisher
 from sluicegate.bus.connection import Connection
 from sluicegate.contracts.catalogue import Scope
-from sluicegate.contracts.facts import BudgetThresholdReached
+from sluicegate.contracts.facts import BudgetThresholdReached, SpentQuestion
 from sluicegate.contracts.subjects import ALERTS, USAGE_WRITER
 from sluicegate.devstack.servers import NatsServer, ValkeyServer
 from sluicegate.devstack.usage_events import messages, usage_event
@@ -33,6 +33,16 @@ AddBudget = Callable[..., Awaitable[str]]
 Spend = Callable[..., Awaitable[None]]
 
 
+class Silent:
+    """A usage-writer that had stored all, and does not answer now."""
+
+    async def spent(self, question: SpentQuestion) -> int | None:
+        return None
+
+    async def has_caught_up(self) -> bool:
+        return True
+
+
 class Audited:
     """An auditor, its store and what it counts."""
 
@@ -42,18 +52,16 @@ class Audited:
         self.metrics = Metrics()
         self.present = PresentMeters(url)
         self._pool = pool
-        self.auditor = Auditor(
-            pool,
-            self.store,
-            self.present,
-            Spending(bus),
-            AckedPublisher(bus),
-            self.metrics,
-            wait_s=0.0,
+        self._bus = bus
+        self._auditor = self.auditor(Spending(bus))
+
+    def auditor(self, spending: Spent) -> Auditor:
+        return Auditor(
+            self._pool, self.store, self.present, spending, AckedPublisher(self._bus), self.metrics, wait_s=0.0
         )
 
     async def audit(self) -> list[Finding]:
-        return await self.auditor.audit()
+        return await self._auditor.audit()
 
     async def name_of(self, budget: str) -> str:
         """The name of a budget's present meter."""
@@ -236,6 +244,12 @@ async def test_dead_records_are_folded_and_no_more_when_usage_writer_does_not_an
     assert await audited.count("spent_unknown_total") == 2
 
 
+async def test_meter_is_not_lowered_when_what_was_spent_is_not_known(audited: Audited, add_budget: AddBudget) -> None:
+    name = await audited.seed(await add_budget("bud_1"), 7 * USD)
+    await audited.auditor(Silent()).audit()
+    assert await audited.base(name) == 7 * USD
+
+
 async def test_nothing_is_made_when_nobody_has_used_a_meter(
     audited: Audited, writer: None, spend: Spend, add_budget: AddBudget
 ) -> None:
@@ -263,7 +277,7 @@ async def test_thresholds_are_told_once_each_until_they_are_stored(
     await start_room(audit_every_s=300)
     await until(lambda: database.fetchval("SELECT count(*) = 4 FROM alerts"), "stored")
     await audited.audit()
-    assert len(await told(bus)) == 4
+    assert await audited.count("thresholds_found_total") == len(await told(bus)) == 4
 
 
 async def test_thresholds_are_found_from_the_records_when_the_store_is_away(

@@ -381,6 +381,31 @@ async def test_claim_is_taken_again_as_the_next_attempt_when_its_process_was_kil
     assert (await delivery(database))["state"] == "delivered"
 
 
+async def test_late_failure_changes_nothing_and_late_success_counts_when_another_process_is_at_it(
+    database: Any, store: Store, add_endpoint: AddEndpoint, let_pass: LetPass, pool: Pool
+) -> None:
+    await add_endpoint("http://127.0.0.1:9/")
+    await store(0)
+    claims = []
+    for _ in range(3):
+        claims += await transactions.run(pool, lambda c: repository.claim(c, most=1, per_endpoint=1))
+        await let_pass(repository.LEASE_S)
+    first, second, third = claims
+    before = await delivery(database)
+    failed, arrived = policy.Answer(status=500), policy.Answer(status=200)
+
+    async def finish(claim: repository.Claim, answer: policy.Answer) -> bool:
+        outcome = policy.outcome(answer, attempts_left=claim.attempts_left)
+        return await transactions.run(pool, lambda c: repository.finish(c, claim, answer, outcome))
+
+    assert not await finish(first, failed)
+    assert await delivery(database) == before
+    assert await finish(second, arrived)
+    assert (await delivery(database))["state"] == "delivered"
+    assert not await finish(third, failed)
+    assert (await delivery(database))["state"] == "delivered"
+
+
 async def test_delivery_is_dead_when_the_process_of_its_last_attempt_was_killed(
     database: Any, store: Store, add_endpoint: AddEndpoint, let_pass: LetPass, pool: Pool
 ) -> None:
