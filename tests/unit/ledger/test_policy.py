@@ -62,7 +62,7 @@ async def test_leases_serve_on_for_ten_seconds_when_the_store_is_away(
 
 @in_virtual_time
 async def test_local_share_serves_a_share_of_what_was_left(make_ledger: MakeLedger, store: StandInStore) -> None:
-    ledger = make_ledger(when_store_away="local-share", configured_edges=4)
+    ledger = make_ledger(when_store_away="local-share", configured_edges=1)
     await ledger.start()
     money = budget(ledger)
     store.spent_elsewhere[money.name] = 400
@@ -242,9 +242,21 @@ def test_share_counts_what_this_process_holds_and_has_not_told(make_ledger: Make
     async def run() -> None:
         money = budget(make_ledger())
         money.spent, money.members = 400, 3
-        assert local_share(money, 4) == 200
+        assert local_share(money, 2) == 200
         money.held, money.spare = 50, 20  # 30 reserved
         money.settled, money.synced, money.lone = 70, 60, 5
-        assert local_share(money, 4) == 200 - 30 - 10 - 5
+        assert local_share(money, 2) == 200 - 30 - 10 - 5
+
+    run()
+
+
+def test_share_is_never_larger_than_among_the_configured_edges(make_ledger: MakeLedger) -> None:
+    """A store that answered when only one had come to a budget yet does not make the others' shares go away."""
+
+    @in_virtual_time
+    async def run() -> None:
+        money = budget(make_ledger())
+        money.spent, money.members = 400, 1
+        assert local_share(money, 4) == 150
 
     run()

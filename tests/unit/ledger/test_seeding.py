@@ -6,6 +6,7 @@ from collections.abc import Callable
 from sluicegate.devstack.ledger_stand_in import StandInStore, in_virtual_time
 from sluicegate.ledger.ledger import Ledger
 from sluicegate.ledger.meters import Meter, MeterSet, Reservation, Short
+from sluicegate.ledger.store import Reply
 
 MakeLedger = Callable[..., Ledger]
 
@@ -174,3 +175,27 @@ async def test_error_of_the_question_counts_as_no_answer(make_ledger: MakeLedger
     await ledger.wait(MeterSet([money]), 0, 10)
     await asyncio.sleep(2)
     assert [seed.spent_nano_usd for seed in store.seeds] == [7]
+
+
+@in_virtual_time
+async def test_budget_in_use_is_seeded_before_its_next_request_when_the_store_forgot_it(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    async def spent(meter: Meter) -> int:
+        await asyncio.sleep(0.5)
+        return 400
+
+    ledger = make_ledger(spent_so_far=spent)
+    await ledger.start()
+    money = budget(ledger)
+    reservation = await ledger.wait(MeterSet([money]), 0, 100)
+    assert isinstance(reservation, Reservation)
+    ledger.settle(reservation, 0, 100)
+    store.missing.add(money.name)
+    store.replies.append(Reply("LOST", 0))
+    await asyncio.sleep(6)  # the settlement is sent, and so the loss is heard of
+    assert [seed.spent_nano_usd for seed in store.seeds] == [400]
+    following = await asyncio.gather(*(ledger.wait(MeterSet([money]), 0, 100) for _ in range(10)))
+    covered = [outcome for outcome in following if isinstance(outcome, Reservation) and outcome.is_covered]
+    assert len(covered) == 6  # what is left of 1 000
+    assert ledger.counts.policy_served == 0

@@ -1,8 +1,9 @@
 """What is decided when the store cannot be asked: pure, from what this process knows.
 
-- `local-share`: each process serves its share of what was left at the last answer (by the number of processes that
-  answer named), minus what it has reserved and settled itself since. A meter that was never answered for gives
-  limit ÷ configured edges. All shares together stay below the limit as long as those numbers were right.
+- `local-share`: each process serves its share of what was left at the last answer, minus what it has reserved and
+  settled itself since. A meter that was never answered for gives a share of its whole limit. Shares are by the number
+  of processes that the answer named, and never by fewer than are configured: the others take a share as well when
+  requests come to them. All shares together stay below the limit as long as those numbers were right.
 - `closed`: refuse, with 503. `open`: serve.
 
 Only settled money that is known to fill a budget refuses as a limit does (402); all else is an infrastructure fault.
@@ -39,10 +40,8 @@ class Breaker:
 def local_share(meter: Meter, configured_edges: int) -> int:
     """Return what this process may still give out of a meter without asking."""
     own = meter.taken + meter.settled - meter.synced + meter.lone
-    if not meter.members:
-        return meter.limit // configured_edges - own
     spent = meter.spent or 0
-    return (meter.limit - spent) // meter.members - own
+    return (meter.limit - spent) // max(meter.members, configured_edges) - own
 
 
 def decide(

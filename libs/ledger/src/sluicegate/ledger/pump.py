@@ -529,7 +529,8 @@ class Pump:
                 self._read_rejoin(meter)
                 if answer.code == "REJOIN":
                     self._ledger.counts.rejoins += 1
-                elif meter.held or meter.waiters:
+                elif meter.held or meter.waiters or now - meter.used_at < IDLE_S:
+                    # Also one that nobody waits for now: it should have its base before the next request comes.
                     meter.missing_at = now
                     self._dirty.pop(meter, None)
                     self._seeding.ask(meter)
