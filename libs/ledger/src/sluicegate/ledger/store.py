@@ -17,6 +17,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from sluicegate.ledger.meters import Kind
 
@@ -193,6 +194,9 @@ class RedisMeterStore:
         if is_cluster:
             self._sync = self._other = RedisCluster.from_url(url, retry=retry, **limits)
         else:
+            # A connection begins within a call's second, so it must not take more round trips than it needs: those
+            # about the library's version and a server's maintenance kept a server 200 ms away from ever answering.
+            limits |= {"driver_info": None, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
             self._sync = Redis.from_url(url, retry=retry, single_connection_client=True, **limits)
             self._other = Redis.from_url(url, retry=retry, **limits)
         self._is_cluster = is_cluster
