@@ -233,6 +233,20 @@ async def test_request_settles_in_the_period_it_started_in(make_ledger: MakeLedg
 
 
 @in_virtual_time
+async def test_period_that_became_longer_goes_on_with_the_same_meter(make_ledger: MakeLedger) -> None:
+    ledger = make_ledger()
+    await ledger.start()
+    hourly = MeterSet([budget(ledger)])
+    ledger.settle(await taken(ledger, hourly, cost=100), 0, 100)
+    daily = ledger.sum_meter(
+        "bud_1", "key_1", scope="key", start_us=0, end_us=24 * HOUR_US, limit=10_000, zero_from_us=None
+    )
+    assert daily is hourly.budgets[0]
+    assert daily.settled == 100
+    assert MeterSet([daily]).until_us == 24 * HOUR_US
+
+
+@in_virtual_time
 async def test_lowered_limit_gives_back_what_is_spare(make_ledger: MakeLedger, store: StandInStore) -> None:
     ledger = make_ledger()
     await ledger.start()

@@ -138,7 +138,7 @@ class Counts:
 class Ledger:
     """All meters of one process. Everything runs on one event loop; `take` and `settle` never wait.
 
-        meters = ledger.meter_set(…)                      # once per principal, and again outside its period
+        meters = MeterSet([ledger.cap_meter(…), …])       # once per principal, and again outside its period
         reservation = ledger.take(meters, tokens, cost)   # far from limits this is all
         if reservation is None:
             reservation = ledger.refused(meters, tokens, cost) or await ledger.wait(meters, tokens, cost)
@@ -215,7 +215,11 @@ class Ledger:
                 is_soft=is_soft,
             )
             self._meters[name] = meter
-        elif meter.limit != limit or meter.is_soft != is_soft:
+            return meter
+        # A period of another kind may begin at the same moment, and then goes on from the same spend.
+        meter.end_us = end_us
+        meter.zero_from_us = zero_from_us or 0
+        if meter.limit != limit or meter.is_soft != is_soft:
             meter.is_soft = is_soft
             self.limit_changed(meter, limit)
         return meter
