@@ -137,7 +137,7 @@ async def test_zero_still_blocks_and_no_limit_still_passes_whatever_the_policy(
 
 
 @under
-async def test_soft_budget_serves_whatever_the_policy_but_closed(
+async def test_soft_budget_serves_whatever_the_policy(
     limited: LimitedEdge, link: FaultyLink, edge_settings: dict[str, Any]
 ) -> None:
     link.refuse()

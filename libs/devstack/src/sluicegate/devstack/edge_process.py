@@ -108,7 +108,7 @@ class EdgeUnderTest:
             proxy_headers=False,
             timeout_graceful_shutdown=int(self.settings.shutdown_timeout_s),
         )
-        self.server = _Server(self.config)
+        self.server = LoopServer(self.config)
 
     # What the edge knows
 
@@ -221,7 +221,7 @@ class EdgeUnderTest:
         await asyncio.gather(self._sweep, return_exceptions=True)
 
 
-class _Server(uvicorn.Server):
+class LoopServer(uvicorn.Server):
     """uvicorn's server without its signal handlers: the loop is the test's."""
 
     @contextmanager

@@ -96,8 +96,8 @@ class FaultyLink:
             finally:
                 self._writers.discard(far_writer)
                 _reset(far_writer)
-        except* (OSError, asyncio.CancelledError):
-            pass
+        except* (OSError, RuntimeError, asyncio.CancelledError):
+            pass  # uvloop's closed transports raise RuntimeError
         finally:
             self._tasks.discard(task)
             self._writers.discard(writer)
