@@ -159,6 +159,16 @@ async def test_server_that_may_forget_is_reported(redis_url: str) -> None:
     await store.close()
 
 
+async def test_unreadable_settings_are_reported_and_not_an_error(redis_url: str) -> None:
+    async with Redis.from_url(redis_url) as client:
+        await client.acl_setuser("limited", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
+    store = RedisMeterStore(f"redis://limited:any@{redis_url.rpartition('@')[2]}")
+    assert [problem.partition(":")[0] for problem in await store.problems()] == ["its settings cannot be read"]
+    await store.close()
+    async with Redis.from_url(redis_url) as client:
+        await client.acl_deluser("limited")
+
+
 async def test_store_error_is_raised_when_nobody_listens() -> None:
     store = RedisMeterStore("redis://127.0.0.1:1/0")
     with pytest.raises(StoreError):

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from sluicegate.ledger.meters import Kind
@@ -217,18 +217,30 @@ class RedisMeterStore:
         return int(now[0]) * 1000 + int(now[1]) // 1000
 
     async def problems(self) -> list[str]:
-        """Return what of this server would break the ledger's promises, each in a sentence. Raises `StoreError`."""
+        """Return what of this server would break the ledger's promises, each in a sentence. Raises `StoreError`.
+
+        Asked at start, it also makes the connections, so that the first request does not wait for them.
+        """
+        found = []
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                config = await cast(Awaitable[dict[str, str]], self._other.config_get("maxmemory-policy", "appendonly"))
+                await self._sync.ping()
+                config = await cast(
+                    Awaitable[dict[str, str]],
+                    self._other.config_get("maxmemory-policy", "appendonly", "appendfsync"),
+                )
+        except ResponseError as error:  # managed servers keep CONFIG to themselves
+            config = {}
+            found.append(f"its settings cannot be read: {error}")
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
-        found = []
-        policy = config.get("maxmemory-policy")
+        policy = config.get("maxmemory-policy", "noeviction")
         if policy != "noeviction":
             found.append(f"maxmemory-policy is {policy}, not noeviction: an evicted meter reads as nothing spent")
-        if config.get("appendonly") != "yes":
+        if config.get("appendonly", "yes") != "yes":
             found.append("appendonly is off: a restart forgets every meter, and each budget must be asked for again")
+        elif config.get("appendfsync") == "no":
+            found.append("appendfsync is no: a crash forgets more than the last second")
         skew_s = abs(await self.now_ms("all") / 1000 - time.time())
         if skew_s >= MAX_CLOCK_SKEW_S:
             found.append(
