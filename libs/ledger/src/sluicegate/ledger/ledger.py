@@ -37,9 +37,9 @@ says so leaves.
 - What is spare beyond some seconds' use goes back after a while, or one process would keep what was its part of a
   load that others have now.
 - A process names the last call it knows to have run. If the store knows less it has lost data (flushed, failed over),
-  and answers LOST with what it knows, writing nothing. All meters answered for since are in *doubt*: nothing is taken
-  from them before the store has answered for them again. So are those not in a call after a long silence. What had
-  joined since joins anew: a record that is there now belongs to an earlier joining, and is folded into b.
+  and answers LOST with what it knows, writing nothing. All leases are in *doubt* then: nothing is taken from them
+  before the store has answered for them again. So are those not in a call after a long silence. What had joined since
+  joins anew: a record that is there now belongs to an earlier joining, and is folded into b.
 - There is one way back, whatever happened: a process that believes to have joined a meter and has no record there is
   told REJOIN. It drops S (which is in Postgres, from where the auditor adds it), keeps R, and joins as a new process
   would.

@@ -41,7 +41,6 @@ class Meter:
 
     __slots__ = (
         "__weakref__",
-        "answered_by",
         "budget_id",
         "check_turn",
         "due",
@@ -132,7 +131,6 @@ class Meter:
         self.lone = 0  # settled since then without being in S
         self.is_scarce = False
         # The pump's notes.
-        self.answered_by = 0  # number of the call that was answered last
         self.joined_by = 0  # number of the call that joined
         self.unsent_since: float | None = None  # when the oldest unsent settlement was made; -inf: before a loss
         self.waiters: dict[Waiter, None] = {}

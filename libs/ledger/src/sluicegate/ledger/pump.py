@@ -486,11 +486,12 @@ class Pump:
         self._unsent = dict.fromkeys(sorted(self._unsent, key=lambda meter: meter.unsent_since or 0.0))
 
     def _doubt_after_loss(self, last_known: int) -> None:
-        """The store has lost all it did for us after the call `last_known`."""
+        """The store has lost all it did for us after the call `last_known`.
+
+        All leases are in doubt, older ones as well: what was lost may have kept them alive.
+        """
         self._acked = last_known
         for meter in self._meters:
-            if meter.answered_by <= last_known:
-                continue
             if meter.is_joined and meter.joined_by > last_known > 0:
                 # Its joining is lost: a record that is there belongs to an earlier one, and is to be folded. (0 is also
                 # said to a process that was silent for long, whose records may be as it left them.)
@@ -518,7 +519,6 @@ class Pump:
         self.valid_until = sent_at + VALID_S
         answered: set[Meter] = set()
         for (meter, line, _), answer in zip(sent, reply.answers, strict=True):
-            meter.answered_by = self._number
             if answer.code == "OK":
                 if line.leaves:
                     self._read_leave(meter, answer, now)
