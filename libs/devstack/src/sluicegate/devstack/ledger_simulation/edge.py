@@ -40,7 +40,8 @@ class SimulatedEdge:
         self.random = random
         self.owner = Owner(world.loop)
         self.clock = OwnClock(world.loop, random)
-        self._store = SimulatedStore(world.loop, world.server, Link(world.weather, random), world.scripts, self)
+        self.link = Link(world.weather, random)
+        self._store = SimulatedStore(world.loop, world.server, self.link, world.scripts, self)
         self.ledger = Ledger(
             self._store,
             spent_so_far=lambda meter: world.postgres.spent_so_far(meter.name),
@@ -51,8 +52,10 @@ class SimulatedEdge:
         self.open: dict[int, tuple[Request, list[Charge]]] = {}
         self.unpublished: dict[int, tuple[str, int]] = {}
         self.is_stopping = False
+        self.pace = 1.0  # its part of the load
         self.meters: dict[str, Meter] = {}
         self.seen_s = -math.inf  # when the server ran a call of it last
+        self.was_silent_s = 0.0  # for how long before that
         self.left: set[str] = set()  # meters that it left of its own will
         self._debts: list[tuple[int, str, int]] = []  # moment, meter, amount: on their way to the store
         self._moments = 0
@@ -69,7 +72,7 @@ class SimulatedEdge:
         await self.ledger.start()
         workload = self.world.workload
         while not self.is_stopping:
-            await asyncio.sleep(self.random.expovariate(workload.requests_per_s))
+            await asyncio.sleep(self.random.expovariate(workload.requests_per_s * self.pace))
             self.owner.start(self._serve(workload.request(self.random)))
 
     def meter(self, spec: MeterSpec) -> Meter:
@@ -109,9 +112,13 @@ class SimulatedEdge:
 
     def executed(self, call: Call, reply: Reply, sent: int) -> None:
         if reply.status == "OK":
-            self.seen_s = self.world.loop.time()
-            self.left.difference_update(line.name for line in call.lines)
-            self.left.update(line.name for line in call.lines if line.leaves)
+            now_s = self.world.loop.time()
+            self.was_silent_s, self.seen_s = now_s - self.seen_s, now_s
+            for line, answer in zip(call.lines, reply.answers, strict=True):
+                if line.leaves:
+                    self.left.add(line.name)
+                elif answer.code == "OK":
+                    self.left.discard(line.name)
         told = {line.name for line, answer in zip(call.lines, reply.answers, strict=False) if answer.code == "OK"}
         self._debts = [debt for debt in self._debts if debt[0] > sent or debt[1] not in told]
         self.world.executed(call, reply)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
 from sluicegate.devstack.ledger_simulation.world import World
 
 Fault = Callable[[World], Coroutine[Any, Any, None]]
@@ -57,6 +58,25 @@ async def outages(world: World) -> None:
         world.weather.is_down = False
 
 
+async def partitions(world: World) -> None:
+    """One process alone cannot reach the store for a while."""
+    while True:
+        await asyncio.sleep(world.random.uniform(2, 15))
+        edge = world.random.choice(world.running())
+        edge.link.is_cut = True
+        asyncio.get_running_loop().call_later(world.random.choice((3, 12, 25, 40, 90)), _reconnect, edge)
+
+
+def _reconnect(edge: SimulatedEdge) -> None:
+    edge.link.is_cut = False
+
+
+async def slow_legs(world: World) -> None:
+    """Each answer takes about 200 ms, all the time."""
+    world.weather.leg_s = (0.08, 0.12)
+    await asyncio.Event().wait()
+
+
 async def slowness(world: World) -> None:
     """Each answer takes about 200 ms."""
     while True:
@@ -98,3 +118,12 @@ async def lagging_postgres(world: World) -> None:
     while True:
         world.postgres.lag_s = world.random.choice((0.05, 0.05, 2, 15, 70))
         await asyncio.sleep(world.random.uniform(10, 40))
+
+
+async def shifting_load(world: World) -> None:
+    """Most of the load goes to one process, then to another; each keeps a little. No fault, but leases must follow."""
+    while True:
+        busy = world.random.choice(world.running())
+        for edge in world.running():
+            edge.pace = 3.0 if edge is busy else 0.02
+        await asyncio.sleep(world.random.uniform(20, 60))

@@ -128,17 +128,17 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "t: the auditor corrects downwards only a meter that has been quiet",
-        ("calm", "lagging Postgres", "crashes"),
+        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
         sync=[("if is_sum and settled ~= mine_settled then", "if false then")],
     ),
     Mutation(
         "a watermark never falls",
-        ("late messages", "lost messages", "everything"),
+        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
         sync=[("math.max(watermark, known_watermark)", "watermark")],
     ),
     Mutation(
         "extra leases are a part of what is left, by the number of members",
-        ("calm",),
+        ("calm", "calm, at rates", "calm, shifting load"),
         sync=[("math.floor((room - grant) / (2 * members))", "math.max(0, room - grant)")],
     ),
     Mutation(
@@ -148,7 +148,7 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the auditor ends only a dead or empty record",
-        ("calm", "late messages", "lost messages"),
+        ("pauses", "partitions"),
         audit=[
             ("elseif not last_seen or last_seen + TTL <= now or tonumber(h) == 0 then", "else"),
             ("    else\n      return {'BUSY', 0, 0, 0}\n", ""),
@@ -156,7 +156,7 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the auditor corrects downwards only when the records are complete",
-        ("lagging Postgres", "crashes"),
+        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
         audit=[("and is_complete then", "then")],
     ),
 )
@@ -169,7 +169,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "after LOST, the watermark waits",
-        LOSS,
+        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
         methods=[(Pump, "_doubt_after_loss", [('if meter.is_joined and meter.kind == "sum":', "if False:")])],
     ),
     Mutation(
@@ -194,7 +194,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "W says what was really sent",
-        ("lagging Postgres", "lost messages", "calm"),
+        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
         methods=[
             (
                 Pump,
@@ -215,7 +215,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "what a failed call said is said again at once",
-        ("lost messages", "late messages"),
+        ("lost messages", "late messages", "partitions"),
         methods=[(Pump, "_unsend", [("self.mark_dirty(meter)", "pass")])],
     ),
     Mutation(
@@ -238,9 +238,9 @@ IN_PROCESSES: tuple[Mutation, ...] = (
                 [
                     (
                         "is_unwanted = not meter.waiters and (meter.is_scarce or is_idle)",
-                        "is_unwanted = False; given = 0 if meter.waiters or not (meter.is_scarce or is_idle) else meter.spare",
+                        "is_unwanted, is_kept = False, not meter.waiters and (meter.is_scarce or is_idle)",
                     ),
-                    ("hold=meter.held,", "hold=meter.held - given,"),
+                    ("hold=meter.held,", "hold=meter.held - (meter.spare if is_kept else 0),"),
                 ],
             )
         ],
@@ -257,33 +257,45 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a rate's lease outlives its minute",
-        ("crashes",),
+        ("rates, crashes, partitions, lost messages",),
         methods=[(Meter, "__init__", [("TTL_S[resource] * 1000", '20_000 if resource != "budget" else 60_000')])],
     ),
     Mutation(
         "what was admitted comes back after a whole minute",
-        ("calm",),
+        ("calm, at rates",),
         methods=[(Ledger, "_turn", [("< self._slot_number - MINUTE_SLOTS", "< self._slot_number - MINUTE_SLOTS + 2")])],
     ),
     Mutation(
         "refused only by an answer to a call that was sent after the request came",
-        ("calm",),
+        ("calm, far from limits", "calm, 2 000 meters"),
         methods=[(Pump, "_serve", [("order > waiter.calls_before", "True")])],
     ),
     Mutation(
         "refused only by an answer that held the very meter",
-        ("calm",),
+        ("calm, far from limits", "calm, 2 000 meters"),
         methods=[(Pump, "_refuse", [("meter in answered and ", "")])],
     ),
     Mutation(
         "a scarce meter gives back at once",
-        ("calm",),
+        ("calm", "calm, at rates", "calm, shifting load"),
         methods=[(Pump, "came_back", [("if meter.is_scarce:", "if False:")])],
+    ),
+    Mutation(
+        "after LOST, what has joined since joins anew",
+        ("failovers", "everything"),
+        methods=[(Pump, "_doubt_after_loss", [("if meter.is_joined and meter.joined_by > last_known:", "if False:")])],
+    ),
+    Mutation(
+        "what is spare beyond need goes back",
+        ("calm, shifting load",),
+        methods=[
+            (Pump, "_has_surplus", [("if meter.spare <= SURPLUS_TIMES", "if True or meter.spare <= SURPLUS_TIMES")])
+        ],
     ),
     Mutation(
         "an answer that has become old is thrown away",
         LOSS,
-        methods=[(Seeding, "_seed", [("or self._ledger.now() - asked_at > OLDEST_ANSWER_S", "")])],
+        methods=[(Seeding, "_write", [(" if now - answer.asked_at <= OLDEST_ANSWER_S", "")])],
     ),
 )
 

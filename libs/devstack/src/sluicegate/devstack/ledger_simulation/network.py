@@ -39,12 +39,13 @@ class Link:
 
     def __init__(self, weather: Weather, random: Random) -> None:
         self.weather = weather
+        self.is_cut = False  # this process alone cannot reach the store
         self._random = random
 
     async def call(self, execute: Callable[[], Reply]) -> Reply:
         """Have `execute` run on arrival and return what it returned, or raise `Unreachable` after a second."""
         loop = asyncio.get_running_loop()
-        if self.weather.is_down and self._random.random() < 0.5:
+        if self._is_down and self._random.random() < 0.5:
             await asyncio.sleep(self._leg_s())
             raise Unreachable("connection refused")
         reply: asyncio.Future[Reply] = loop.create_future()
@@ -58,11 +59,15 @@ class Link:
             raise Unreachable("no answer within a second") from None
 
     def _arrive(self, execute: Callable[[], Reply], reply: asyncio.Future[Reply], caller: Context) -> None:
-        if self.weather.is_down:
+        if self._is_down:
             return
         result = execute()
         if self._random.random() >= self.weather.lost_replies:
             asyncio.get_running_loop().call_later(self._leg_s(), _deliver, reply, result, context=caller)
+
+    @property
+    def _is_down(self) -> bool:
+        return self.is_cut or self.weather.is_down
 
     def _leg_s(self) -> float:
         weather = self.weather

@@ -85,5 +85,6 @@ def _calm(world: World) -> None:
     world.postgres.lag_s = 0.05
     for edge in world.running():
         edge.is_stopping = True
+        edge.link.is_cut = False
         if edge.owner.is_paused:
             edge.owner.resume()

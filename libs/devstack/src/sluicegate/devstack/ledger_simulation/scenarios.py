@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sluicegate.devstack.ledger_simulation import faults
 from sluicegate.devstack.ledger_simulation.faults import Fault
-from sluicegate.devstack.ledger_simulation.workload import FewMeters, ManyMeters, Workload
+from sluicegate.devstack.ledger_simulation.workload import BusyRates, FewMeters, ManyMeters, Workload
 from sluicegate.ledger.policy import WhenStoreAway
 
 
@@ -21,6 +21,11 @@ class Scenario:
     when_store_away: WhenStoreAway = "closed"
 
     @property
+    def is_calm(self) -> bool:
+        """Tell whether nothing goes wrong, so that no limit may refuse while much of it is free."""
+        return self.faults in {(), (faults.shifting_load,)}
+
+    @property
     def has_data_loss(self) -> bool:
         return faults.flushes in self.faults or faults.failovers in self.faults
 
@@ -29,11 +34,19 @@ ALL = (
     Scenario("calm"),
     Scenario("calm, far from limits", workload=lambda: FewMeters(share_of_limits=20.0)),
     Scenario("calm, 2 000 meters", workload=ManyMeters),
+    Scenario("calm, at rates", workload=BusyRates),
+    Scenario("calm, shifting load", (faults.shifting_load,), seconds=300.0),
     Scenario("crashes", (faults.crashes,)),
     Scenario("pauses", (faults.pauses,), seconds=300.0),
     Scenario("lost messages", (faults.lost_messages,)),
     Scenario("late messages", (faults.late_messages,)),
     Scenario("outages", (faults.outages,)),
+    Scenario("partitions", (faults.partitions,)),
+    Scenario(
+        "rates, crashes, partitions, lost messages",
+        (faults.crashes, faults.partitions, faults.lost_messages),
+        BusyRates,
+    ),
     Scenario("slow store", (faults.slowness,)),
     Scenario("flushes", (faults.flushes,)),
     Scenario("failovers", (faults.failovers,)),
@@ -66,6 +79,12 @@ ALL = (
         "2 000 meters, crashes, bad network, flushes",
         (faults.crashes, faults.lost_messages, faults.late_messages, faults.flushes),
         workload=lambda: ManyMeters(tight=0.2),
+    ),
+    Scenario(
+        "2 000 meters, slow store, partitions, failovers, lagging Postgres",
+        (faults.slow_legs, faults.partitions, faults.failovers, faults.lagging_postgres),
+        workload=ManyMeters,
+        seconds=300.0,
     ),
 )
 

@@ -87,6 +87,18 @@ class FewMeters:
         return _request(specs, random)
 
 
+class BusyRates:
+    """Only rates, always at their limits."""
+
+    def __init__(self) -> None:
+        self.requests_per_s = 15.0
+        self.specs = (MeterSpec("requests", "k", 1_500), MeterSpec("tokens", "k", 1_000_000))
+
+    def request(self, random: Random) -> Request:
+        """Draw a request over one of the meters, or both."""
+        return _request(random.choice((self.specs, self.specs[:1], self.specs[1:])), random)
+
+
 class ManyMeters:
     """Keys with a budget, two rates and open requests each, in teams with budgets; a few keys do most of the work."""
 

@@ -1,6 +1,7 @@
 """Everything of one run: the store, Postgres, the network, the processes, and what is truly the case."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -9,19 +10,20 @@ from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
 from sluicegate.devstack.ledger_simulation.findings import Findings
 from sluicegate.devstack.ledger_simulation.lagging_postgres import LaggingPostgres
 from sluicegate.devstack.ledger_simulation.network import Weather
-from sluicegate.devstack.ledger_simulation.server import Server
+from sluicegate.devstack.ledger_simulation.server import EPOCH_S, Server
 from sluicegate.devstack.ledger_simulation.store import Scripts
 from sluicegate.devstack.ledger_simulation.truth import WINDOW_S, Charge, TrueMeter
 from sluicegate.devstack.ledger_simulation.virtual_loop import VirtualLoop
 from sluicegate.devstack.ledger_simulation.workload import PERIOD_START_US, TAG, MeterSpec, Request
 from sluicegate.ledger.meters import Short, cap_name, sum_name
-from sluicegate.ledger.store import Audit, Call, Reply
+from sluicegate.ledger.store import Audit, Call, Reply, alive_key
 
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.scenarios import Scenario
 
 # At a limit some of it lies spare in leases. A refusal while more than this is free counts as false.
 SLACK_PERCENT = 5.0
+FALSE_PERCENT = 75.0
 _ADOPTED_WITHIN_S = 30.0
 # A call with the old limit may be on its way for this long after every process heard of the new one.
 _LATEST_OLD_LIMIT_S = 8.0
@@ -146,6 +148,8 @@ class World:
             return
         free_percent = 100 * free / truth.limit
         self.counts.refused_falsely += free_percent > SLACK_PERCENT
+        if free_percent > FALSE_PERCENT and self.scenario.is_calm:
+            self.findings.violated("false", f"{truth.name} at {now_s:.2f}: {free_percent:.0f} % were free")
 
     def executed(self, call: Call, reply: Reply) -> None:
         """The server ran a call."""
@@ -176,6 +180,10 @@ class World:
         """The store forgets the last second."""
         self.server.fail_over(replica)
         self._data_lost()
+        (alive,) = self.server.hashes([alive_key(TAG)])
+        for edge in self.edges:
+            life = alive.get(edge.ledger.process)
+            edge.seen_s = int(life.split()[1]) / 1000 - EPOCH_S if life else -math.inf
 
     def _data_lost(self) -> None:
         self.touched.update(self.truth)
