@@ -1,11 +1,13 @@
 """The store is slow or away: who passes, who is refused, and that nothing waits longer than it may."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 
 from sluicegate.devstack.ledger_stand_in import StandInStore, in_virtual_time
+from sluicegate.ledger.clock import BootClock
 from sluicegate.ledger.ledger import Ledger
 from sluicegate.ledger.meters import Meter, MeterSet, Reservation, Resource, Short
 from sluicegate.ledger.policy import WhenStoreAway, local_share
@@ -260,3 +262,59 @@ def test_share_is_never_larger_than_among_the_configured_edges(make_ledger: Make
         assert local_share(money, 4) == 150
 
     run()
+
+
+@in_virtual_time
+async def test_what_passes_without_a_lease_is_covered_by_the_lease_that_comes_later(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    """Else a slow answer would grant once more what was let through while it was on its way."""
+
+    async def slowly() -> None:
+        await asyncio.sleep(0.2)
+
+    store.before_reply = slowly
+    ledger = make_ledger()
+    await ledger.start()
+    meters = MeterSet([budget(ledger, limit=1_000)])
+    outcomes = await asyncio.gather(*(ledger.wait(meters, 0, 100) for _ in range(30)))
+    passed = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
+    assert len(passed) == 10
+    assert not any(reservation.is_covered for reservation in passed)
+    await asyncio.sleep(0.16)  # the first answer is here, the next call on its way
+    assert len(store.calls) == 2
+    assert ledger.take(meters, 0, 100) is None
+    assert meters.all[0].held == 1_000
+
+
+@in_virtual_time
+async def test_share_leaves_out_what_is_leased_when_the_lease_is_good(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    ledger = make_ledger()
+    await ledger.start()
+    money = budget(ledger, limit=1_000)
+    reservation = await ledger.wait(MeterSet([money]), 0, 100)
+    assert isinstance(reservation, Reservation)
+    assert money.spare == 400
+    assert local_share(money, 1) == 900
+    assert local_share(money, 1, has_lease=True) == 500
+
+
+async def test_standstill_of_this_process_is_not_taken_for_a_slow_store(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    async def shortly() -> None:
+        await asyncio.sleep(0.001)
+
+    store.before_reply = shortly
+    ledger = make_ledger(clock=BootClock())
+    await ledger.start()
+    meters = MeterSet([budget(ledger)])
+    waiting = [asyncio.create_task(ledger.wait(meters, 0, 10)) for _ in range(5)]
+    await asyncio.sleep(0)
+    time.sleep(0.1)
+    outcomes = await asyncio.gather(*waiting)
+    assert all(isinstance(outcome, Reservation) and outcome.is_covered for outcome in outcomes)
+    assert ledger.counts.policy_served == 0
+    await ledger.close()

@@ -92,6 +92,10 @@ from sluicegate.ledger.pump import Pump, Waiter
 from sluicegate.ledger.store import MeterStore
 
 WAIT_S: Final = 0.05
+# A timer that runs this late tells of a standstill of this process, not of the store: the answer may be here, unread.
+LATE_S: Final = 0.005
+GRACE_S: Final = 0.02
+LONGEST_WAIT_S: Final = 4 * WAIT_S
 SLOT_S: Final = 0.5
 MINUTE_SLOTS: Final = 120
 FINAL_MEMORY_S: Final = 1.0
@@ -372,7 +376,7 @@ class Ledger:
         waiter = Waiter(meters, tokens, cost_nano_usd, self.counts.calls, loop.create_future())
         for pump in meters.pumps:
             pump.join_waiters(waiter)
-        timer = loop.call_later(WAIT_S, waiter.give_up)
+        self._wait_until(waiter, now + WAIT_S, now + LONGEST_WAIT_S)
         try:
             outcome = await waiter.outcome
         except asyncio.CancelledError:
@@ -382,12 +386,28 @@ class Ledger:
                     self.release(outcome)
             raise
         finally:
-            timer.cancel()
+            if waiter.timer is not None:
+                waiter.timer.cancel()
             for pump in meters.pumps:
                 pump.leave_waiters(waiter)
         if outcome is None:
             outcome = self.take(meters, tokens, cost_nano_usd) or self._decide(meters, tokens, cost_nano_usd)
         return outcome
+
+    def _wait_until(self, waiter: Waiter, at: float, latest: float) -> None:
+        waiter.timer = asyncio.get_running_loop().call_later(
+            max(0.0, at - self.now()), self._end_wait, waiter, at, latest
+        )
+
+    def _end_wait(self, waiter: Waiter, due: float, latest: float) -> None:
+        """End a wait in time; late, for a standstill of this loop, have it read first what came meanwhile."""
+        now = self.now()
+        if now - due > LATE_S and now + GRACE_S <= latest:
+            self._wait_until(waiter, now + GRACE_S, latest)
+        elif due - now > LATE_S:  # the loop's clock stood still as well when the timer was set
+            self._wait_until(waiter, due, latest)
+        else:
+            waiter.give_up()
 
     def _is_waiting_vain(self, meters: MeterSet, now: float) -> bool:
         """Tell whether no answer within 50 ms can help: the store is away, or a budget's spend is being asked for."""
@@ -396,7 +416,7 @@ class Ledger:
         )
 
     def _decide(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation | Short:
-        short = decide(self.when_store_away, meters, tokens, cost_nano_usd, self.configured_edges)
+        short = decide(self.when_store_away, meters, tokens, cost_nano_usd, self.configured_edges, self.now())
         if short is None:
             self.counts.policy_served += 1
             return self._take_bare(meters, tokens, cost_nano_usd)
@@ -409,7 +429,9 @@ class Ledger:
     def _take_bare(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation:
         self.turn()
         for meter in meters.all:
-            meter.held += meters.need(meter, tokens, cost_nano_usd)
+            need = meters.need(meter, tokens, cost_nano_usd)
+            meter.held += need
+            meter.bare += need
             meter.pump.mark_dirty(meter)
         slot = meters.bare_slot
         if slot.number != self._slot_number:

@@ -41,6 +41,7 @@ class Meter:
 
     __slots__ = (
         "__weakref__",
+        "bare",
         "budget_id",
         "check_turn",
         "due",
@@ -122,6 +123,7 @@ class Meter:
         self.settled = 0  # S: settled since joining
         self.held = 0  # R + A: reserved by requests, or used up in the last minute, and spare
         self.spare = 0  # A: may be given to requests
+        self.bare = 0  # taken without a lease since the last line was written: the answer's grant knows nothing of it
         self.slots: dict[int, None] = {}  # rates: the half seconds whose use has yet to come back, oldest first
         # What the store said last.
         self.spent: int | None = None  # spent by all (sums)

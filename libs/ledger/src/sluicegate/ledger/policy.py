@@ -37,15 +37,15 @@ class Breaker:
         self.failures += 1
 
 
-def local_share(meter: Meter, configured_edges: int) -> int:
-    """Return what this process may still give out of a meter without asking."""
-    own = meter.taken + meter.settled - meter.synced + meter.lone
+def local_share(meter: Meter, configured_edges: int, *, has_lease: bool = False) -> int:
+    """Return what this process may still give out of a meter without asking; a lease that is good is spoken for."""
+    own = (meter.held if has_lease else meter.taken) + meter.settled - meter.synced + meter.lone
     spent = meter.spent or 0
     return (meter.limit - spent) // max(meter.members, configured_edges) - own
 
 
 def decide(
-    when_store_away: WhenStoreAway, meters: MeterSet, tokens: int, cost_nano_usd: int, configured_edges: int
+    when_store_away: WhenStoreAway, meters: MeterSet, tokens: int, cost_nano_usd: int, configured_edges: int, now: float
 ) -> Short | None:
     """Return who refuses, or None if the request may pass without a lease."""
     if when_store_away == "open":
@@ -56,6 +56,7 @@ def decide(
         need = meters.need(meter, tokens, cost_nano_usd)
         if meter.spent is not None and meter.spent + need > meter.limit:
             return Short(meter, retry_after_s=_RETRY_S, is_final=True)
-        if when_store_away == "closed" or need > local_share(meter, configured_edges):
+        has_lease = meter.is_ok and now < meter.pump.valid_until
+        if when_store_away == "closed" or need > local_share(meter, configured_edges, has_lease=has_lease):
             return Short(meter, retry_after_s=_RETRY_S, reason="store_away")
     return None

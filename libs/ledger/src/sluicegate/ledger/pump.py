@@ -54,7 +54,7 @@ SCARCE, IDLE, SURPLUS, LOW, OLD = 1, 2, 3, 4, 5
 class Waiter:
     """A request that waits for an answer of the store."""
 
-    __slots__ = ("calls_before", "cost_nano_usd", "meters", "outcome", "tokens")
+    __slots__ = ("calls_before", "cost_nano_usd", "meters", "outcome", "timer", "tokens")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Waiter:
         self.cost_nano_usd = cost_nano_usd
         self.calls_before = calls_before  # only a call with a higher number was sent after it came
         self.outcome = outcome  # None: the policy is to decide
+        self.timer: asyncio.TimerHandle | None = None
 
     def need(self, meter: Meter) -> int:
         """Return what it wants of a meter."""
@@ -90,6 +91,7 @@ class _Sent(NamedTuple):
     meter: Meter
     line: Line
     unsent_since: float | None
+    bare: int
 
 
 class Pump:
@@ -371,7 +373,7 @@ class Pump:
         sent = [self._write(meter, now) for meter in meters]
         self._number += 1
         call = Call(
-            self._ledger.process, self._number, self._acked, self._watermark_ms(now), [line for _, line, _ in sent]
+            self._ledger.process, self._number, self._acked, self._watermark_ms(now), [one.line for one in sent]
         )
         self._sent_at = now
         self._may_probe = self._is_renewal_wanted = False
@@ -459,7 +461,8 @@ class Pump:
             self._due[meter.due].pop(meter)
             meter.due = 0
         meter.sent_at = now
-        return _Sent(meter, line, unsent_since)
+        bare, meter.bare = meter.bare, 0
+        return _Sent(meter, line, unsent_since, bare)
 
     def _watermark_ms(self, now: float) -> int:
         """W: in the server's time, before which every settlement is in this call, was sent, or never will be."""
@@ -475,7 +478,8 @@ class Pump:
 
     def _unsend(self, sent: Iterable[_Sent]) -> None:
         """The call counts as never sent: the next one says everything again, with what is true then."""
-        for meter, _, since in sent:
+        for meter, _, since, bare in sent:
+            meter.bare += bare
             if since is not None:
                 meter.unsent_since = since if meter.unsent_since is None else min(since, meter.unsent_since)
                 self._unsent[meter] = None
@@ -512,13 +516,13 @@ class Pump:
         """Apply an OK, all in one loop turn."""
         now = self._ledger.now()
         if self._server_ms is not None:
-            self._doubt_silent_leases(reply.number - self._server_ms, {meter for meter, _, _ in sent})
+            self._doubt_silent_leases(reply.number - self._server_ms, {one.meter for one in sent})
         self._acked = self._number
         self._server_ms = reply.number
         self._server_at = now
         self.valid_until = sent_at + VALID_S
         answered: set[Meter] = set()
-        for (meter, line, _), answer in zip(sent, reply.answers, strict=True):
+        for (meter, line, _, _), answer in zip(sent, reply.answers, strict=True):
             if answer.code == "OK":
                 if line.leaves:
                     self._read_leave(meter, answer, now)
@@ -548,8 +552,10 @@ class Pump:
         if not line.is_joined:
             meter.joined_by = self._number
         meter.is_joined = meter.is_ok = True
-        meter.held += answer.grant
-        meter.spare += answer.grant
+        # What was let through without a lease while the call was on its way is covered by what it brings.
+        covered = min(meter.bare, meter.spare + answer.grant)
+        meter.held += answer.grant - covered
+        meter.spare += answer.grant - covered
         meter.left = answer.left
         meter.members = answer.members
         meter.is_scarce = answer.left < max(line.need, 1)
