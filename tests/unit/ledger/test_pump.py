@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from sluicegate.devstack.ledger_stand_in import LoopClock, StandInStore, in_virtual_time
+from sluicegate.devstack.waiting import until
 from sluicegate.ledger.ledger import Ledger
 from sluicegate.ledger.meters import Meter, MeterSet, Reservation, Resource, Short
 from sluicegate.ledger.store import Reply, StoreError
@@ -357,6 +358,25 @@ async def test_lease_is_doubted_when_the_process_was_silent_for_its_time_to_live
     await asyncio.sleep(0.001)
     assert store.lines_of(slots.name)[-1].hold == 1  # sent again, with nothing spare
     assert slots.is_ok
+
+
+async def test_pump_starts_over_when_a_fault_of_ours_interrupts_it(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[str] = []
+    loop.set_exception_handler(lambda _, context: reported.append(repr(context["exception"])))
+    ledger = await started(make_ledger)
+    money = budget(ledger)
+    ledger.settle(await taken(ledger, money, cost=10), 0, 7)
+    store.replies.append(Reply("OK", store.clock_ms(), []))  # an answer too few
+    money.pump.mark_dirty(money)
+    await until(lambda: len(store.lines_of(money.name)) >= 3 and money.is_ok, "another call")
+    assert len(reported) == 1
+    assert "ValueError" in reported[0]
+    assert store.lines_of(money.name)[-1].settled == 7
+    assert ledger.state == "ok"
+    await ledger.close()
 
 
 @in_virtual_time
