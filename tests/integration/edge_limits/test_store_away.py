@@ -124,25 +124,18 @@ async def test_everything_is_served_when_the_policy_is_open(limited: LimitedEdge
 
 
 @under
-async def test_zero_still_blocks_and_no_limit_still_passes_whatever_the_policy(
+async def test_zero_still_blocks_and_no_limit_or_a_soft_one_still_passes_whatever_the_policy(
     limited: LimitedEdge, link: FaultyLink
 ) -> None:
     link.refuse()
+    assert (await limited.ask(**SMALL)).status == 200
+    limited.budget("key", 1, is_soft=True)
     assert (await limited.ask(**SMALL)).status == 200
     limited.limit("team", requests_per_minute=0)
     assert (await limited.ask(**SMALL)).status == 429
     limited.limit("team", requests_per_minute=None)
     limited.budget("team", 0)
     assert (await limited.ask(**SMALL)).status == 402
-
-
-@under
-async def test_soft_budget_serves_whatever_the_policy(
-    limited: LimitedEdge, link: FaultyLink, edge_settings: dict[str, Any]
-) -> None:
-    link.refuse()
-    limited.budget("key", 1, is_soft=True)
-    assert (await limited.ask(**SMALL)).status == 200
 
 
 # Away later

@@ -94,38 +94,30 @@ async def test_client_hears_of_the_budget_when_no_target_is_left(limited: Limite
         limited.edge.remove(f"budget.{budget.id}")
 
 
-@pytest.mark.parametrize(
-    ("first", "fake", "limits", "expected"),
-    [
+async def test_what_the_client_hears_when_targets_fail_for_different_reasons(
+    two: LimitedEdge, second: FakeProvider
+) -> None:
+    full = {"requests_per_minute": 0}
+    for first, fake, limits, expected in (
         # Whose limit comes back soon is told before a budget that does not.
-        ("budget", "", {"requests_per_minute": 0}, (429, "rate_limit_exceeded")),
-        ("rate", "", {"requests_per_minute": 0}, (429, "rate_limit_exceeded")),
+        ("budget", "", full, (429, "rate_limit_exceeded")),
+        ("rate", "", full, (429, "rate_limit_exceeded")),
         # A provider's own 429 and our limit are the same to the client.
-        ("none", "status=429", {"requests_per_minute": 0}, (429, "provider_rate_limited")),
+        ("none", "status=429", full, (429, "provider_rate_limited")),
         ("budget", "status=429", {}, (429, "provider_rate_limited")),
         ("rate", "status=429", {}, (429, "rate_limit_exceeded")),
         # A failure says more than a limit, whichever came first.
-        ("none", "status=500", {"requests_per_minute": 0}, (502, "all_providers_failed")),
+        ("none", "status=500", full, (502, "all_providers_failed")),
         ("rate", "status=500", {}, (502, "all_providers_failed")),
         ("budget", "status=500", {}, (502, "all_providers_failed")),
-    ],
-)
-async def test_what_the_client_hears_when_targets_fail_for_different_reasons(
-    two: LimitedEdge,
-    second: FakeProvider,
-    first: str,
-    fake: str,
-    limits: dict[str, int],
-    expected: tuple[int, str],
-) -> None:
-    if first == "budget":
-        two.budget("provider", 0)
-    elif first == "rate":
-        two.limit("provider", requests_per_minute=0)
-    limit_second(two, second, **limits)
-    response = await two.ask(fake, **SMALL)
-    assert (response.status, response.code) == expected
-    assert len(two.edge.records) == 1
+    ):
+        two.limit("provider", requests_per_minute=0 if first == "rate" else None)
+        two.budget("provider", 0, id="bud_one", enabled=first == "budget")
+        limit_second(two, second, **limits)
+        before = len(two.edge.records)
+        response = await two.ask(fake, **SMALL)
+        assert (response.status, response.code) == expected, (first, fake, limits)
+        assert len(two.edge.records) == before + 1
 
 
 async def test_only_the_target_that_answered_is_charged(
