@@ -249,7 +249,7 @@ class Pump:
         """Say everything anew: whatever was left half-way, absolute values make it right."""
         asyncio.get_running_loop().call_exception_handler({"message": "the ledger's pump failed", "exception": error})
         self._breaker.failed()
-        self._doubt_all(self._acked)
+        self._doubt_after_loss(self._acked)
 
     def _has_to_call(self) -> bool:
         if self._is_closing:
@@ -505,9 +505,6 @@ class Pump:
         All leases are in doubt, older ones as well: what was lost may have kept them alive.
         """
         self._acked = last_known
-        self._doubt_all(last_known)
-
-    def _doubt_all(self, last_known: int) -> None:
         for meter in self._meters:
             if meter.is_joined and meter.joined_by > last_known > 0:
                 # Its joining is lost: a record that is there belongs to an earlier one, and is to be folded. (0 is also
