@@ -1,6 +1,7 @@
 """What a process says to the store, when, and what it makes of the answers."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from sluicegate.devstack.ledger_stand_in import LoopClock, StandInStore, in_virtual_time
@@ -377,6 +378,15 @@ async def test_pump_starts_over_when_a_fault_of_ours_interrupts_it(
     assert store.lines_of(money.name)[-1].settled == 7
     assert ledger.state == "ok"
     await ledger.close()
+
+
+@in_virtual_time
+async def test_clock_skew_is_that_of_the_last_answer(make_ledger: MakeLedger, store: StandInStore) -> None:
+    ledger = await started(make_ledger)
+    assert ledger.clock_skew_s == 0
+    store.clock_ms = lambda: int((time.time() - 3) * 1000)
+    await taken(ledger, cap(ledger))
+    assert -60 < ledger.clock_skew_s <= -3
 
 
 @in_virtual_time

@@ -539,6 +539,11 @@ class Ledger:
         """Tell whether the store answers; while it does not, leases go on for 10 s and then the policy decides."""
         return "degraded" if any(pump.is_away for pump in self._pumps.values()) else "ok"
 
+    @property
+    def clock_skew_s(self) -> float:
+        """Tell by how much the store's clock is ahead of this machine's; beyond a second periods begin differently."""
+        return max((pump.skew_s for pump in self._pumps.values()), key=abs, default=0.0)
+
     async def start(self) -> None:
         """Start the pumps. Before this, no lease is taken and `wait` runs into the policy."""
         self._is_running = True

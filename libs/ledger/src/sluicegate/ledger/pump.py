@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -122,6 +123,7 @@ class Pump:
         self._acked = 0
         self._server_ms: int | None = None  # N
         self._server_at = 0.0  # P
+        self.skew_s = 0.0  # the server's clock minus this machine's, with the way of the answer
         self._sent_at = -math.inf
         self._may_probe = False
         # The task and its timers.
@@ -530,6 +532,7 @@ class Pump:
         self._acked = self._number
         self._server_ms = reply.number
         self._server_at = now
+        self.skew_s = reply.number / 1000 - time.time()
         self.valid_until = sent_at + VALID_S
         answered: set[Meter] = set()
         for (meter, line, _, _), answer in zip(sent, reply.answers, strict=True):
