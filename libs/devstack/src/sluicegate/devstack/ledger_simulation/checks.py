@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
     from sluicegate.devstack.ledger_simulation.world import World
 
-EVERY_S = 0.05
+_EVERY_S = 0.05
+_EVERY_S_OF_MANY = 0.2
 # An answer is at most two seconds old when it is sent, may be late on its way, and waits for a look.
 _SEED_AGE_S = 2.0 + 6.0 + 1.0
 # The longest time to live, after a last call that may have been late on its way.
@@ -43,6 +44,7 @@ class Checks:
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self.every_s = _EVERY_S if len(world.truth) < 100 else _EVERY_S_OF_MANY
         self._findings = world.findings
         self._losses = world.server.losses
         self._records: dict[str, Records] = {}
@@ -92,7 +94,7 @@ class Checks:
         total = settled_total + sum(held for _, held in records.values())
         self._allow(truth, uncovered)
         self._judge(truth, settled_total, total)
-        if world.limits_unsettled_until_s.get(name, 0) <= world.loop.time():
+        if truth.allowed_excess and world.limits_unsettled_until_s.get(name, 0) <= world.loop.time():
             owed = sum(edge.debts(name) for edge in live.values())
             truth.allowed_excess = min(truth.allowed_excess, max(0, total - truth.limit) + max(uncovered, owed))
         if not uncovered:
@@ -107,7 +109,7 @@ class Checks:
             return 0, 0
         # Without a record, what was settled under it is in the base, or lost: not in what the process may count on.
         gap = max(0, meter.settled + meter.held - sum(record)) if record else meter.held
-        debts = edge.debts(name)
+        debts = edge.debts(name) if gap else 0
         if gap > debts and meter.is_ok and not edge.is_unaware_of_loss and edge.clock.now() < meter.pump.valid_until:
             at = f"{self._world.loop.time():.2f}"
             self._findings.violated("I1", f"{meter!r} at {at}: {gap} above its record {record}, debts {debts}")
@@ -126,7 +128,7 @@ class Checks:
                 continue
             self._world.faulted.add(name)
             silent_s = now_s - edge.seen_s
-            if silent_s <= EVERY_S:  # its record may have ended just before it called again
+            if silent_s <= self.every_s:  # its record may have ended just before it called again
                 silent_s = max(silent_s, edge.was_silent_s)
             if before[process][1] and silent_s < TTL_S[self._world.specs[name].resource]:
                 self._findings.violated(

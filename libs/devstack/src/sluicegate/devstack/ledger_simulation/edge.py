@@ -57,7 +57,7 @@ class SimulatedEdge:
         self.seen_s = -math.inf  # when the server ran a call of it last
         self.was_silent_s = 0.0  # for how long before that
         self.left: set[str] = set()  # meters that it left of its own will
-        self._debts: list[tuple[int, str, int]] = []  # moment, meter, amount: on their way to the store
+        self._debts: dict[str, list[tuple[int, int]]] = {}  # meter: moments and amounts on their way to the store
         self._moments = 0
         self._numbers = 0
         self._sets: dict[tuple[MeterSpec, ...], MeterSet] = {}
@@ -99,11 +99,11 @@ class SimulatedEdge:
     def owes(self, name: str, amount: int) -> None:
         """A request used more than was reserved, or was let through without a lease: the next call tells the store."""
         self._moments += 1
-        self._debts.append((self._moments, name, amount))
+        self._debts.setdefault(name, []).append((self._moments, amount))
 
     def debts(self, name: str) -> int:
         """Return what of a meter the store was not yet told."""
-        return sum(amount for _, debtor, amount in self._debts if debtor == name)
+        return sum(amount for _, amount in self._debts.get(name, ()))
 
     # --- what the store tells (it is a `Watcher`) ---
 
@@ -119,8 +119,10 @@ class SimulatedEdge:
                     self.left.add(line.name)
                 elif answer.code == "OK":
                     self.left.discard(line.name)
-        told = {line.name for line, answer in zip(call.lines, reply.answers, strict=False) if answer.code == "OK"}
-        self._debts = [debt for debt in self._debts if debt[0] > sent or debt[1] not in told]
+        for line, answer in zip(call.lines, reply.answers, strict=False):
+            debts = self._debts.get(line.name)
+            if debts and answer.code == "OK":
+                self._debts[line.name] = [debt for debt in debts if debt[0] > sent]
         self.world.executed(call, reply)
 
     def repaired(self, name: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluicegate.devstack.ledger_simulation.auditor import Auditor
-from sluicegate.devstack.ledger_simulation.checks import EVERY_S, Checks
+from sluicegate.devstack.ledger_simulation.checks import Checks
 from sluicegate.devstack.ledger_simulation.findings import Findings
 from sluicegate.devstack.ledger_simulation.network import Weather
 from sluicegate.devstack.ledger_simulation.server import Server
@@ -59,7 +59,7 @@ async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
     async def watch(seconds: float) -> bool:
         ends_s = world.loop.time() + seconds
         while world.loop.time() < ends_s:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(checks.every_s)
             checks.look()
             if stops_early and world.findings.violations:
                 return False
