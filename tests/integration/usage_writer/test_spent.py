@@ -126,6 +126,21 @@ async def test_spent_is_behind_while_records_wait_and_known_afterwards(
     assert await ask(bus, question) == SpentAnswer(state="known", spent_nano_usd=12)
 
 
+async def test_many_questions_are_answered_within_the_time_of_one(
+    bus: Connection, database: Any, publish: Publish, until_read: UntilRead, start_writer: Start
+) -> None:
+    """Each waits a second while the writer is behind: one after the other, the last would wait for a minute."""
+    question = SpentQuestion(scope="key", id="key_0", start_us=0, end_us=QUARTER_US)
+    await start_writer()
+    await until(lambda: answers(bus), "answers")
+    await until_read(await publish([usage_event()]))
+    async with database.transaction():
+        await database.execute("LOCK TABLE usage_rollup IN EXCLUSIVE MODE")
+        await publish([usage_event()])
+        found = await asyncio.gather(*(ask(bus, question) for _ in range(60)))
+    assert {answer.state for answer in found} == {"behind"}
+
+
 async def test_spent_waits_up_to_a_second_when_records_are_just_being_stored(
     bus: Connection, publish: Publish, start_writer: Start
 ) -> None:

@@ -1,6 +1,5 @@
 """Answers what a scope has spent, or that the writer is behind: a number that is too small would refill a budget."""
 
-import asyncio
 from typing import Final
 
 import asyncpg
@@ -8,32 +7,19 @@ import msgspec
 import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
 from sluicegate.contracts.facts import SpentAnswer, SpentQuestion
-from sluicegate.contracts.subjects import USAGE_WRITER
 from sluicegate.store.pool import Pool
 from sluicegate.usage_writer import repository
+from sluicegate.usage_writer.catching_up import CatchingUp
 
 _log = structlog.get_logger("sluicegate.usage_writer.spent")
 
 QUARTER_US: Final = 15 * 60 * 1_000_000
 CATCH_UP_S: Final = 1.0
-_LOOK_AGAIN_S: Final = 0.05
-_NO_STREAM: Final = 10059
 _YEAR_9999_US: Final = 253_370_764_800_000_000
 _BEHIND: Final = SpentAnswer(state="behind")
-
-
-async def last_sequence(js: JetStreamContext) -> int:
-    """Return the sequence of the last usage event: of that subject, not of the stream, which others may share."""
-    try:
-        message = await js.get_last_msg(USAGE_WRITER.stream, USAGE_WRITER.filter_subject)
-    except NotFoundError as error:
-        if error.err_code == _NO_STREAM:
-            raise
-        return 0
-    return message.seq or 0
 
 
 def _is_in_time(question: SpentQuestion) -> bool:
@@ -45,8 +31,7 @@ class SpentHandler:
 
     def __init__(self, pool: Pool, js: JetStreamContext, *, catch_up_s: float = CATCH_UP_S) -> None:
         self._pool = pool
-        self._js = js
-        self._catch_up_s = catch_up_s
+        self._catching_up = CatchingUp(js, within_s=catch_up_s)
 
     async def answer(self, body: bytes) -> bytes:
         """Return an encoded `SpentAnswer`. Never raises: who asks must not wait for nothing."""
@@ -62,22 +47,10 @@ class SpentHandler:
             _log.warning("no period of whole quarters of an hour", start=question.start_us, end=question.end_us)
             return _BEHIND
         try:
-            if not await self._has_caught_up():
+            if not await self._catching_up.has_caught_up():
                 return _BEHIND
             async with self._pool.acquire() as connection:
                 return SpentAnswer(state="known", spent_nano_usd=await repository.spent(connection, question))
         except (NatsError, APIError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             _log.warning("cannot answer", reason=f"{type(error).__name__}: {error}")
             return _BEHIND
-
-    async def _has_caught_up(self) -> bool:
-        """Tell whether all events that were there when the question came are stored, within a second."""
-        wanted = await last_sequence(self._js)
-        deadline = asyncio.get_running_loop().time() + self._catch_up_s
-        while True:
-            info = await self._js.consumer_info(USAGE_WRITER.stream, USAGE_WRITER.durable)
-            if info.ack_floor is not None and info.ack_floor.stream_seq >= wanted:
-                return True
-            if asyncio.get_running_loop().time() >= deadline:
-                return False
-            await asyncio.sleep(_LOOK_AGAIN_S)

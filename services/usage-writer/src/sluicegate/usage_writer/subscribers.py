@@ -15,6 +15,8 @@ from sluicegate.usage_writer.records import UsageDelivery
 from sluicegate.usage_writer.spent import SpentHandler
 
 QUEUE_GROUP: Final = "usage-writer"
+# One after the other they would grow old: each may wait a second, and who asks does not wait for more than two.
+_QUESTIONS_AT_ONCE: Final = 256
 
 _tracer = trace.get_tracer("sluicegate.usage_writer")
 
@@ -65,4 +67,4 @@ def subscribe(broker: NatsBroker, settings: WriterSettings, intake: Intake, spen
     async def answer(body: bytes) -> bytes:
         return await spent.answer(body)
 
-    broker.subscriber(RPC_BUDGET_SPENT, queue=QUEUE_GROUP, decoder=raw)(answer)
+    broker.subscriber(RPC_BUDGET_SPENT, queue=QUEUE_GROUP, decoder=raw, max_workers=_QUESTIONS_AT_ONCE)(answer)
