@@ -49,7 +49,7 @@ class Spending:
 
 
 async def burst(stack: Stack, spending: Spending) -> Burst:
-    """Spend a new budget. One free call comes first, because a budget's first call has what was spent before asked."""
+    """Spend a new budget. A free call comes first: what was spent before is asked for, and that takes a moment."""
     async with scenery(stack) as made, meter_readings(stack.redis_url) as meters, records(stack) as recorded:
         model = await made.model()
         key = await made.key()
@@ -81,9 +81,7 @@ async def burst(stack: Stack, spending: Spending) -> Burst:
 
 async def _begin(caller: Caller, key: Key, model: str, meters: MeterReadings, budget: Budget) -> None:
     free = chat(model, max_tokens=1, fake="prompt_tokens=0&completion_tokens=0")
-    answer = await caller.call(key.key, free)
-    if not answer.is_served:
-        raise RuntimeError(f"the first call was answered {answer.status} {answer.code}")
+    await patiently(lambda: caller.call(key.key, free), most=1)
     await until(lambda: meters.client.hexists(budget.meter, "b"), "the budget's meter has a base")
 
 

@@ -97,7 +97,7 @@ async def killed_edge(
         model = await made.model()
         bound = await _Bound.make(made)
         caller = Caller(stack.edge_url)
-        body = _body(model, lasts_ms=200)
+        body = _body(model, lasts_ms=500)
         load = asyncio.create_task(at_pace(_RATE_PER_S, [lambda: caller.call(bound.key.key, body)] * 160))
         await asyncio.sleep(2)
         faults.kill([stack.reload().processes["edge"][0]])
