@@ -283,7 +283,9 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     Mutation(
         "after LOST, what has joined since joins anew",
         ("failovers", "everything"),
-        methods=[(Pump, "_doubt_after_loss", [("if meter.is_joined and meter.joined_by > last_known:", "if False:")])],
+        methods=[
+            (Pump, "_doubt_after_loss", [("if meter.is_joined and meter.joined_by > last_known > 0:", "if False:")])
+        ],
     ),
     Mutation(
         "what is spare beyond need goes back",

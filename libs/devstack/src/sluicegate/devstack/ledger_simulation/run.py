@@ -16,9 +16,11 @@ from sluicegate.devstack.ledger_simulation.world import Counts, World
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.scenarios import Scenario
 
-# After the load: the longest request (90 s), a minute until idle leases are given back, three rounds of the auditor
-# over a Postgres that lags no more, and time to spare.
-_QUIET_S = 420.0
+# After the load: the longest request (90 s); then a minute until idle leases are given back, three rounds of the
+# auditor over a Postgres that lags no more, and time to spare, in which a look now and then is enough.
+_LONGEST_REQUEST_S = 90.0
+_QUIET_S = 330.0
+_EVERY_S_WHEN_QUIET = 1.0
 _CALLS_PER_REQUEST_AT_MOST = 2
 _CALLS_AT_FIRST = 1_000
 
@@ -56,10 +58,10 @@ async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
     auditor = asyncio.ensure_future(Auditor(world).run())
     faults = [asyncio.ensure_future(fault(world)) for fault in world.scenario.faults]
 
-    async def watch(seconds: float) -> bool:
+    async def watch(seconds: float, every_s: float) -> bool:
         ends_s = world.loop.time() + seconds
         while world.loop.time() < ends_s:
-            await asyncio.sleep(checks.every_s)
+            await asyncio.sleep(every_s)
             checks.look()
             if stops_early and world.findings.violations:
                 return False
@@ -68,12 +70,12 @@ async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
                 return False
         return True
 
-    if not await watch(world.scenario.seconds):
+    if not await watch(world.scenario.seconds, checks.every_s):
         return
     for fault in faults:
         fault.cancel()
     _calm(world)
-    if not await watch(_QUIET_S):
+    if not await watch(_LONGEST_REQUEST_S, checks.every_s) or not await watch(_QUIET_S, _EVERY_S_WHEN_QUIET):
         return
     auditor.cancel()
     checks.end()
