@@ -45,6 +45,7 @@ async def all_places_are_free(limited: LimitedEdge, provider: FakeProvider) -> N
     await until(lambda: not edge.edge.open_exchanges and not edge.edge.waiting)
     assert {taken for (resource, _), taken in limited.taken("ann").items() if resource == "open"} == {0}
     assert limited.taken("ann")["budget", "key"] == 0
+    assert (edge.edge.buffered_bytes, edge.edge.metrics.in_flight) == (0, 0)
     before = provider.calls.open
     held = [asyncio.create_task(limited.ask("gate_at=2&write=each", user="ann", stream=True)) for _ in range(PLACES)]
     await until(lambda: provider.calls.open == before + PLACES)
