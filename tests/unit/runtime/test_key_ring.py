@@ -53,7 +53,14 @@ def test_secret_does_not_open_when_its_key_left_the_ring() -> None:
 SHORT = base64.b64encode(b"x" * 16).decode()
 
 
-@pytest.mark.parametrize("text", ["", "k1", ":abc", "k1:", "k1:!!", f"k1:{SHORT}", f"{NEW},{NEW}", f"{NEW},"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "k1", ":abc", "k1:", "k1:!!", f"k1:{SHORT}"),
+        pytest.param(f"{NEW},{NEW}", id="one entry twice"),
+        pytest.param(f"{NEW},", id="an empty entry"),
+    ],
+)
 def test_ring_is_refused_without_showing_a_key(text: str) -> None:
     with pytest.raises(ValueError, match=r"key|ring") as raised:
         KeyRing.parse(text)
