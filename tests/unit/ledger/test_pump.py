@@ -137,6 +137,21 @@ async def test_low_lease_is_filled_up_before_a_request_has_to_wait(
 
 
 @in_virtual_time
+async def test_slots_are_leased_by_how_many_are_open_and_not_by_how_often_they_are_taken(
+    make_ledger: MakeLedger,
+) -> None:
+    ledger = await started(make_ledger)
+    slots = cap(ledger, "open", limit=10_000)
+    for _ in range(1_000):
+        ledger.settle(await taken(ledger, slots), 0, 0)
+        await asyncio.sleep(0.01)
+    assert slots.spare <= 10
+    kept = [await taken(ledger, slots) for _ in range(100)]
+    await asyncio.sleep(1)
+    assert len(kept) <= slots.held <= 2 * len(kept) + 10
+
+
+@in_virtual_time
 async def test_call_holds_32_meters_and_the_next_one_follows(make_ledger: MakeLedger, store: StandInStore) -> None:
     ledger = await started(make_ledger)
     meters = [cap(ledger, scope_id=f"k{number}") for number in range(70)]

@@ -45,7 +45,7 @@ BACKGROUND_SHARE: Final = 64
 LARGEST_NEEDS_AHEAD: Final = 4
 SECONDS_AHEAD: Final = 2
 SURPLUS_TIMES: Final = 2
-SURPLUS_S: Final = 5.0
+SURPLUS_S: Final = 2.0
 LONGEST_CHECK_TURNS: Final = 16
 
 # Why a meter is due without urgency, in the order in which they are sent; settlements that wait come before all.
@@ -322,10 +322,15 @@ class Pump:
         self._check_later(meter, min(1 + int(idle_s), LONGEST_CHECK_TURNS))
 
     @staticmethod
-    def _ahead(meter: Meter) -> int:
+    def _next_second(meter: Meter) -> int:
+        """Return what the next second may take, by what the last one did."""
+        use = max(meter.use_per_s, meter.used - meter.used_seen + meter.use_before)
+        # Slots of requests that end within the second are taken again and again: what matters is how many are open.
+        return min(use, (meter.held - meter.spare) // 2) if meter.resource == "open" else use
+
+    def _ahead(self, meter: Meter) -> int:
         """Return what a meter in use should have spare: two seconds' use, or a few large requests."""
-        recent_use = max(meter.use_per_s, meter.used - meter.used_seen + meter.use_before)
-        return max(SECONDS_AHEAD * recent_use, LARGEST_NEEDS_AHEAD * meter.largest)
+        return max(SECONDS_AHEAD * self._next_second(meter), LARGEST_NEEDS_AHEAD * meter.largest)
 
     def _has_surplus(self, meter: Meter, now: float) -> bool:
         """Tell whether much more is spare than this process uses since the load went elsewhere: others may lack it."""
@@ -335,15 +340,14 @@ class Pump:
             meter.surplus_since = now
         return meter.surplus_since is not None and now - meter.surplus_since >= SURPLUS_S
 
-    @staticmethod
-    def _is_low(meter: Meter) -> bool:
+    def _is_low(self, meter: Meter) -> bool:
         """Tell whether the next second, or the next two large requests, would have to wait for a call.
 
         At a third of a second's use 2 to 5 % of the requests of a key with 1 to 12 a second waited; so under 1 % do.
         """
         if meter.is_scarce or not meter.use_per_s:
             return False
-        return meter.spare < max(meter.use_per_s, 2 * meter.largest)
+        return meter.spare < max(self._next_second(meter), 2 * meter.largest)
 
     def _check_later(self, meter: Meter, turns: int) -> None:
         turn = self._turn + turns
@@ -446,10 +450,11 @@ class Pump:
             meter.spare = 0
         want = 0
         if not (meter.is_scarce or is_idle):
-            want = max(0, self._ahead(meter) - meter.spare)
+            ahead = self._ahead(meter)
+            want = max(0, ahead - meter.spare)
             if not meter.waiters and self._has_surplus(meter, now):
-                meter.held -= meter.spare - self._ahead(meter)
-                meter.spare = self._ahead(meter)
+                meter.held -= meter.spare - ahead
+                meter.spare = ahead
                 meter.surplus_since = None
         line = Line(
             name=meter.name,
