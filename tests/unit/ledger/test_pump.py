@@ -454,3 +454,26 @@ async def test_meters_of_two_tags_are_served_by_two_pumps(make_ledger: MakeLedge
     assert isinstance(short, Short)
     assert short.meter is theirs
     assert (ours.taken, ours.wanted) == (1, 0)
+
+
+@in_virtual_time
+async def test_request_waits_on_when_what_was_spare_went_to_others_and_there_is_more(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    ledger = await started(make_ledger)
+    slots, money = cap(ledger), budget(ledger)
+    alone = MeterSet([slots])
+    await taken(ledger, slots)
+    assert slots.spare > 0
+
+    async def others_take_all() -> None:
+        while ledger.take(alone, 0, 0):
+            pass
+
+    store.before_reply = others_take_all
+    slots.pump.mark_dirty(slots)  # so that the call that is waited for says something of it, but asks for nothing
+    outcome = await ledger.wait(MeterSet([slots, money]), 0, 10)
+    first = store.calls[1].lines
+    assert {line.name: line.need for line in first} == {slots.name: 0, money.name: 10}
+    assert isinstance(outcome, Reservation)
+    assert outcome.is_covered

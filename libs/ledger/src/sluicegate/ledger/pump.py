@@ -636,10 +636,14 @@ class Pump:
                 pump.leave_waiters(waiter)
 
     def _refuse(self, waiter: Waiter, answered: set[Meter], now: float) -> Short | None:
-        """Refuse only for a meter that was in a call sent after the request came: others may have run short since."""
+        """Refuse only for a meter that was in a call sent after the request came: others may have run short since.
+
+        And only if the store has no more of it: others may have taken all that was spare while the call, which then
+        asked for nothing, was on its way.
+        """
         for meter in waiter.meters.all:
             need = waiter.need(meter)
-            if meter in answered and meter.spare < need:
+            if meter in answered and meter.spare + max(0, meter.left or 0) < need:
                 return self._ledger.refuse(meter, need, now)
         return None
 
