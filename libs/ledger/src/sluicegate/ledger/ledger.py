@@ -527,11 +527,6 @@ class Ledger:
     def _comes_back_at(number: int) -> float:
         return (number + MINUTE_SLOTS + 1) * SLOT_S
 
-    def reset_s(self, meter: Meter) -> float:
-        """Return in how many seconds all that this process admitted on a rate will have come back, for headers."""
-        newest = next(reversed(meter.slots), None)
-        return 0.0 if newest is None else max(0.0, self._comes_back_at(newest) - self.now())
-
     # --- life --------------------------------------------------------------------------------------------------
 
     @property

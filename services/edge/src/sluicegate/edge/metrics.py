@@ -64,6 +64,7 @@ FAMILIES: Final = (
     Family("journal_dropped_events_total", "counter", "Usage events not journalled because it was full."),
     Family("journal_bad_records_total", "counter", "Journal records that could not be read."),
     Family("limits_store_up", "gauge", "1 while Valkey answers for the meters of limits.", per_worker=True),
+    Family("limits_store_clock_skew_seconds", "gauge", "How far Valkey's clock is ahead of ours.", per_worker=True),
     Family("limits_store_calls_total", "counter", "Calls of Valkey."),
     Family("limits_store_failures_total", "counter", "Calls of Valkey without an answer."),
     Family("limits_store_losses_total", "counter", "Times Valkey had lost what was written."),

@@ -169,6 +169,7 @@ async def _look_at(store: RedisMeterStore) -> None:
 def _report_ledger(ledger: Ledger, metrics: Metrics) -> None:
     counts = ledger.counts
     metrics.watch("limits_store_up", lambda: int(ledger.state == "ok"))
+    metrics.watch("limits_store_clock_skew_seconds", lambda: ledger.clock_skew_s)
     metrics.watch("limits_store_calls_total", lambda: counts.calls)
     metrics.watch("limits_store_failures_total", lambda: counts.failures)
     metrics.watch("limits_meter_syncs_total", lambda: counts.syncs)
