@@ -281,7 +281,7 @@ async def test_soft_budget_serves_on_and_says_so_when_it_is_exceeded(
 
 
 @in_virtual_time
-async def test_headers_know_what_is_left_and_when_it_comes_back(make_ledger: MakeLedger) -> None:
+async def test_headers_know_what_is_left(make_ledger: MakeLedger) -> None:
     ledger = make_ledger()
     await ledger.start()
     rate = cap(ledger, "requests", 100)
@@ -290,7 +290,8 @@ async def test_headers_know_what_is_left_and_when_it_comes_back(make_ledger: Mak
     for _ in range(3):
         await taken(ledger, meters)
     assert rate.remaining() == 97
-    await asyncio.sleep(30)
+    await asyncio.sleep(61)
+    assert rate.remaining() == 100
 
 
 def test_set_refuses_a_meter_twice(make_ledger: MakeLedger) -> None:
