@@ -10,7 +10,7 @@ What truly happened is `TrueMeter`. Checked at every look, for the meters someth
 - life  A record that holds something ends only when its process was silent for its time to live, or left; and then it
         does.
 - audit  A correction downwards leaves what had been published when Postgres was read (in `world.py`).
-- false  No limit refuses while a quarter of it is free (in `world.py`).
+- false  While nothing goes wrong, no limit refuses when three quarters of it are free (in `world.py`).
 - bound  At no instant since the last look was more committed than limit + allowed excess.
 
 The allowed excess is a running account. Let U be what is committed and not covered by V: the sum over processes of what

@@ -123,6 +123,7 @@ async def lagging_postgres(world: World) -> None:
 async def shifting_load(world: World) -> None:
     """Most of the load goes to one process, then to another; each keeps a little. No fault, but leases must follow."""
     while True:
+        world.leases_lag_until_s = world.loop.time() + 10.0
         busy = world.random.choice(world.running())
         for edge in world.running():
             edge.pace = 3.0 if edge is busy else 0.02

@@ -73,6 +73,7 @@ class World:
         self.synced: set[str] = set()  # meters that were in a call since the last look
         self.died_s: dict[str, float] = {}
         self.held_by_dead: dict[str, int] = {}
+        self.leases_lag_until_s = 0.0  # the load has just moved, and leases are where it was
         self.limits_unsettled_until_s: dict[str, float] = {}
 
     # --- processes ---
@@ -148,7 +149,7 @@ class World:
             return
         free_percent = 100 * free / truth.limit
         self.counts.refused_falsely += free_percent > SLACK_PERCENT
-        if free_percent > FALSE_PERCENT and self.scenario.is_calm:
+        if free_percent > FALSE_PERCENT and self.scenario.is_calm and now_s > self.leases_lag_until_s:
             self.findings.violated("false", f"{truth.name} at {now_s:.2f}: {free_percent:.0f} % were free")
 
     def executed(self, call: Call, reply: Reply) -> None:
@@ -197,6 +198,7 @@ class World:
         truth.limit = limit
         for edge in self.running():
             self.loop.call_later(self.random.uniform(0, 1), edge.meter, spec, context=edge.owner.context)
+        self.leases_lag_until_s = 0.0  # the load has just moved, and leases are where it was
         self.limits_unsettled_until_s[name] = self.loop.time() + _LATEST_OLD_LIMIT_S
         await asyncio.sleep(0)
 
