@@ -17,10 +17,11 @@ WAIT_S = 10.0
 
 
 class Auditor:
-    """One auditor."""
+    """One auditor of several, whose rounds are spread over the time of one."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", number: int) -> None:
         self._world = world
+        self._begins_s = ROUND_S * number / world.scenario.auditors
         link = Link(world.weather, Random(world.seed))
         self._store = SimulatedStore(world.loop, world.server, link, world.scripts, self)
 
@@ -28,6 +29,7 @@ class Auditor:
         """Audit every budget's meter, every 30 s."""
         postgres = self._world.postgres
         noted = None
+        await asyncio.sleep(self._begins_s)
         while True:
             await asyncio.sleep(ROUND_S - WAIT_S)
             is_complete = noted is not None and postgres.stored_up_to() >= noted

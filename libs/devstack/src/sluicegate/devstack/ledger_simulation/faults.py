@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
+from sluicegate.devstack.ledger_simulation.network import SLOW_LEG_S
 from sluicegate.devstack.ledger_simulation.world import World
 
 Fault = Callable[[World], Coroutine[Any, Any, None]]
@@ -71,9 +72,10 @@ def _reconnect(edge: SimulatedEdge) -> None:
     edge.link.is_cut = False
 
 
-async def slow_legs(world: World) -> None:
-    """Each answer takes about 200 ms, all the time."""
-    world.weather.leg_s = (0.08, 0.12)
+async def far_away(world: World) -> None:
+    """Each answer takes the processes, though not the auditor, about 200 ms: a backlog goes slowly."""
+    for edge in world.running():
+        edge.link.is_slow = True
     await asyncio.Event().wait()
 
 
@@ -81,7 +83,7 @@ async def slowness(world: World) -> None:
     """Each answer takes about 200 ms."""
     while True:
         await asyncio.sleep(world.random.uniform(5, 20))
-        usual, world.weather.leg_s = world.weather.leg_s, (0.08, 0.12)
+        usual, world.weather.leg_s = world.weather.leg_s, SLOW_LEG_S
         await asyncio.sleep(world.random.uniform(5, 30))
         world.weather.leg_s = usual
 

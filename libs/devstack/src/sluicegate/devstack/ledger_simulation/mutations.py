@@ -2,6 +2,10 @@
 
 A rule is taken out of the text of the script or method that holds it. A text that does not occur exactly once is an
 error: a mutation that no longer fits is not taken for one that nobody noticed.
+
+Not here, because nothing of this kind could notice: that a watermark never falls (a lower one makes the auditor wait),
+that an old answer about past spend is thrown away (another process has seeded by then), and what is there for cost
+alone, such as 4 × largest, 1/64 of the due, or the coalescing of what comes back.
 """
 
 import inspect
@@ -18,7 +22,6 @@ from sluicegate.devstack.ledger_simulation.store import Scripts
 from sluicegate.ledger.ledger import Ledger
 from sluicegate.ledger.meters import Meter
 from sluicegate.ledger.pump import Pump
-from sluicegate.ledger.seeding import Seeding
 
 Edit = tuple[str, str]  # what stands there, and what in its place
 
@@ -70,6 +73,9 @@ NETWORK = ("late messages", "crashes, pauses, bad network")
 LOSS = ("flushes", "failovers", "everything")
 DEATH = ("crashes", "lagging Postgres", "crashes, pauses, bad network")
 
+MANY = ("2 000 meters, partitions, failovers, lagging Postgres",)
+AUDITED = ("270 meters, far away, partitions, failovers, 12 auditors",)
+
 IN_SCRIPTS: tuple[Mutation, ...] = (
     Mutation(
         "STALE: a delayed call never undoes a newer one",
@@ -118,7 +124,7 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a lost answer to a join: what was settled under it is folded",
-        ("lost messages", *NETWORK),
+        LOSS,
         sync=[("base = base + mine_settled\n", "base = base\n")],
     ),
     Mutation(
@@ -128,13 +134,8 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "t: the auditor corrects downwards only a meter that has been quiet",
-        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
+        MANY,
         sync=[("if is_sum and settled ~= mine_settled then", "if false then")],
-    ),
-    Mutation(
-        "a watermark never falls",
-        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
-        sync=[("math.max(watermark, known_watermark)", "watermark")],
     ),
     Mutation(
         "extra leases are a part of what is left, by the number of members",
@@ -156,7 +157,7 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the auditor corrects downwards only when the records are complete",
-        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
+        MANY,
         audit=[("and is_complete then", "then")],
     ),
 )
@@ -169,7 +170,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "after LOST, the watermark waits",
-        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
+        AUDITED,
         methods=[(Pump, "_doubt_after_loss", [('if meter.is_joined and meter.kind == "sum":', "if False:")])],
     ),
     Mutation(
@@ -194,7 +195,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "W says what was really sent",
-        ("2 000 meters, slow store, partitions, failovers, lagging Postgres",),
+        AUDITED,
         methods=[
             (
                 Pump,
@@ -293,11 +294,6 @@ IN_PROCESSES: tuple[Mutation, ...] = (
         methods=[
             (Pump, "_has_surplus", [("if meter.spare <= SURPLUS_TIMES", "if True or meter.spare <= SURPLUS_TIMES")])
         ],
-    ),
-    Mutation(
-        "an answer that has become old is thrown away",
-        LOSS,
-        methods=[(Seeding, "_write", [(" if now - answer.asked_at <= OLDEST_ANSWER_S", "")])],
     ),
 )
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 Reply = TypeVar("Reply")
 
 TIMEOUT_S = 1.0
+SLOW_LEG_S = (0.08, 0.12)
 _USUAL_LEG_S = (0.0002, 0.002)
 
 
@@ -40,6 +41,7 @@ class Link:
     def __init__(self, weather: Weather, random: Random) -> None:
         self.weather = weather
         self.is_cut = False  # this process alone cannot reach the store
+        self.is_slow = False  # it alone is far away
         self._random = random
 
     async def call(self, execute: Callable[[], Reply]) -> Reply:
@@ -73,7 +75,7 @@ class Link:
         weather = self.weather
         if self._random.random() < weather.late:
             return self._random.uniform(0, weather.latest_s)
-        return self._random.uniform(*weather.leg_s)
+        return self._random.uniform(*(SLOW_LEG_S if self.is_slow else weather.leg_s))
 
 
 def _deliver(reply: asyncio.Future[Reply], result: Reply) -> None:

@@ -55,7 +55,7 @@ def run(
 async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
     for _ in range(world.scenario.edges):
         world.start_edge()
-    auditor = asyncio.ensure_future(Auditor(world).run())
+    auditors = [asyncio.ensure_future(Auditor(world, number).run()) for number in range(world.scenario.auditors)]
     faults = [asyncio.ensure_future(fault(world)) for fault in world.scenario.faults]
 
     async def watch(seconds: float, every_s: float) -> bool:
@@ -77,7 +77,8 @@ async def _run(world: World, checks: Checks, *, stops_early: bool) -> None:
     _calm(world)
     if not await watch(_LONGEST_REQUEST_S, checks.every_s) or not await watch(_QUIET_S, _EVERY_S_WHEN_QUIET):
         return
-    auditor.cancel()
+    for auditor in auditors:
+        auditor.cancel()
     checks.end()
 
 
@@ -87,6 +88,6 @@ def _calm(world: World) -> None:
     world.postgres.lag_s = 0.05
     for edge in world.running():
         edge.is_stopping = True
-        edge.link.is_cut = False
+        edge.link.is_cut = edge.link.is_slow = False
         if edge.owner.is_paused:
             edge.owner.resume()

@@ -18,6 +18,7 @@ class Scenario:
     workload: Callable[[], Workload] = FewMeters
     edges: int = 4
     seconds: float = 150.0
+    auditors: int = 1
     when_store_away: WhenStoreAway = "closed"
 
     @property
@@ -81,10 +82,16 @@ ALL = (
         workload=lambda: ManyMeters(tight=0.2),
     ),
     Scenario(
-        "2 000 meters, slow store, partitions, failovers, lagging Postgres",
-        (faults.slow_legs, faults.partitions, faults.failovers, faults.lagging_postgres),
+        "2 000 meters, partitions, failovers, lagging Postgres",
+        (faults.partitions, faults.failovers, faults.lagging_postgres),
         workload=ManyMeters,
+    ),
+    Scenario(
+        "270 meters, far away, partitions, failovers, 12 auditors",
+        (faults.far_away, faults.partitions, faults.failovers),
+        workload=lambda: ManyMeters(keys=60, requests_per_s=12.0),
         seconds=300.0,
+        auditors=12,
     ),
 )
 
