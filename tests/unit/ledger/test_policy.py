@@ -318,3 +318,25 @@ async def test_standstill_of_this_process_is_not_taken_for_a_slow_store(
     assert all(isinstance(outcome, Reservation) and outcome.is_covered for outcome in outcomes)
     assert ledger.counts.policy_served == 0
     await ledger.close()
+
+
+@in_virtual_time
+async def test_share_is_of_what_nobody_had_leased_when_the_store_is_only_slow(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    ledger = make_ledger()
+    await ledger.start()
+    money = budget(ledger, limit=1_000)
+    meters = MeterSet([money])
+    store.elsewhere[money.name] = 700
+    first = await ledger.wait(meters, 0, 200)
+    assert isinstance(first, Reservation)
+    assert (money.left, money.spare) == (50, 50)
+
+    async def slowly() -> None:
+        await asyncio.sleep(0.2)
+
+    store.before_reply = slowly
+    outcomes = await asyncio.gather(*(ledger.wait(meters, 0, size) for size in (60, 51, 51)))
+    assert all(isinstance(outcome, Short) and outcome.reason == "store_away" for outcome in outcomes)
+    assert local_share(money, 1) > 60

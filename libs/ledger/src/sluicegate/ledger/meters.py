@@ -42,6 +42,7 @@ class Meter:
     __slots__ = (
         "__weakref__",
         "bare",
+        "bare_sent",
         "budget_id",
         "check_turn",
         "due",
@@ -123,7 +124,9 @@ class Meter:
         self.settled = 0  # S: settled since joining
         self.held = 0  # R + A: reserved by requests, or used up in the last minute, and spare
         self.spare = 0  # A: may be given to requests
-        self.bare = 0  # taken without a lease since the last line was written: the answer's grant knows nothing of it
+        # Taken without a lease: since the last line was written, so that the answer's grant knows nothing of it; and
+        # told in the call in flight.
+        self.bare = self.bare_sent = 0
         self.slots: dict[int, None] = {}  # rates: the half seconds whose use has yet to come back, oldest first
         # What the store said last.
         self.spent: int | None = None  # spent by all (sums)

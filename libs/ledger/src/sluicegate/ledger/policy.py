@@ -3,7 +3,8 @@
 - `local-share`: each process serves its share of what was left at the last answer, minus what it has reserved and
   settled itself since. A meter that was never answered for gives a share of its whole limit. Shares are by the number
   of processes that the answer named, and never by fewer than are configured: the others take a share as well when
-  requests come to them. All shares together stay below the limit as long as those numbers were right.
+  requests come to them. While leases are good it is at most a share of what nobody had leased. All shares together
+  stay below the limit as long as those numbers were right.
 - `closed`: refuse, with 503. `open`: serve.
 
 Only settled money that is known to fill a budget refuses as a limit does (402); all else is an infrastructure fault.
@@ -38,10 +39,17 @@ class Breaker:
 
 
 def local_share(meter: Meter, configured_edges: int, *, has_lease: bool = False) -> int:
-    """Return what this process may still give out of a meter without asking; a lease that is good is spoken for."""
+    """Return what this process may still give out of a meter without asking.
+
+    While leases are good, the store's only being slow, that is no more than a share of what nobody had leased.
+    """
     own = (meter.held if has_lease else meter.taken) + meter.settled - meter.synced + meter.lone
     spent = meter.spent or 0
-    return (meter.limit - spent) // max(meter.members, configured_edges) - own
+    sharing = max(meter.members, configured_edges)
+    share = (meter.limit - spent) // sharing - own
+    if has_lease and meter.left is not None:
+        share = min(share, max(0, meter.left) // sharing - meter.bare - meter.bare_sent)
+    return share
 
 
 def decide(

@@ -92,7 +92,6 @@ class _Sent(NamedTuple):
     meter: Meter
     line: Line
     unsent_since: float | None
-    bare: int
 
 
 class Pump:
@@ -478,8 +477,8 @@ class Pump:
             self._due[meter.due].pop(meter)
             meter.due = 0
         meter.sent_at = now
-        bare, meter.bare = meter.bare, 0
-        return _Sent(meter, line, unsent_since, bare)
+        meter.bare_sent, meter.bare = meter.bare, 0
+        return _Sent(meter, line, unsent_since)
 
     def _watermark_ms(self, now: float) -> int:
         """W: in the server's time, before which every settlement is in this call, was sent, or never will be."""
@@ -495,8 +494,8 @@ class Pump:
 
     def _unsend(self, sent: Iterable[_Sent]) -> None:
         """The call counts as never sent: the next one says everything again, with what is true then."""
-        for meter, _, since, bare in sent:
-            meter.bare += bare
+        for meter, _, since in sent:
+            meter.bare, meter.bare_sent = meter.bare + meter.bare_sent, 0
             if since is not None:
                 meter.unsent_since = since if meter.unsent_since is None else min(since, meter.unsent_since)
                 self._unsent[meter] = None
@@ -540,7 +539,8 @@ class Pump:
         self.skew_s = reply.number / 1000 - time.time()
         self.valid_until = sent_at + VALID_S
         answered: set[Meter] = set()
-        for (meter, line, _, _), answer in zip(sent, reply.answers, strict=True):
+        for (meter, line, _), answer in zip(sent, reply.answers, strict=True):
+            meter.bare_sent = 0
             if answer.code == "OK":
                 if line.leaves:
                     self._read_leave(meter, answer, now)
