@@ -8,7 +8,7 @@ CLOSING: Final = "<!-- /bench:limits -->"
 
 _TITLES: Final = {
     "busy": "{keys} busy keys, each above {slowest_key_per_minute} a minute; 12 meters a request",
-    "busy_spread": "the same spread over more workers than cores",
+    "busy_spread": "the same over more workers than cores: 100 requests/s each, and 2 to 3 calls/s of its own",
     "mixed": "mixed population, {keys} keys with {meters:,} meters, Zipf",
     "near_budget": "at a team's budget, from 80 % of it on; 12 meters a request",
     "near_rate": "at a team's requests per minute, from 80 % on; 12 meters a request",
@@ -16,9 +16,10 @@ _TITLES: Final = {
 
 _METHOD: Final = """\
 Method (`./taskw bench:limits`): a whole stack; requests at a steady pace over 64 connections, used in turn. Store calls
-are the scripts that Valkey's `INFO commandstats` counts, whoever sent them (the auditor rests); the edge's own count of
-its calls is {own}. Waits are counted by the edge. Limits are on key, team and department: requests and tokens per
-minute, open requests and a budget each (the mixed population: all of these on its keys, a budget on its teams)."""
+are the scripts that Valkey's `INFO commandstats` counts, whoever sent them (the auditor rests); by the edge's own count
+they are {own}. Waits are counted by the edge.
+Limits are on key, team and department: requests and tokens per minute, open requests and a budget each (the mixed
+population: all of these on its keys, a budget on its teams)."""
 
 
 def render(result: dict[str, Any]) -> str:
@@ -63,7 +64,7 @@ def _row(name: str, load: dict[str, Any]) -> str:
         f"**{load['scripts_per_request']:.3f}**",
         "reported" if bar_calls is None else f"≤ {bar_calls:g}",
         f"{load['syncs_per_request']:.2f}",
-        _holds(holds=load["holds"]),
+        "" if bar_calls is None else _holds(holds=load["holds"]),
     )
     return f"| {' | '.join(cells)} |"
 

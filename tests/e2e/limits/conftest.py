@@ -6,7 +6,7 @@ run one after the other.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,19 +91,22 @@ def outcomes(servers_folder: Path) -> Iterator[Outcomes]:
     """Starts the stacks, the one with the longest scenarios first, and everything on them."""
     found = Outcomes()
     found.bursts = {(workers, name): Future() for workers in (1, 2, 4) for name in SPENDINGS}
-    plans: dict[int, Callable[[Stack], Any]] = {
+    plans: dict[int, Callable[[Stack], Coroutine[Any, Any, None]]] = {
         4: found.with_a_kill,
         2: found.with_valkey_broken,
         1: lambda stack: found.of_bursts(stack, 1),
     }
-    stacks: list[OwnStack] = []
     with ThreadPoolExecutor(len(plans)) as threads:
         for workers, plan in plans.items():
             env = _AUDITOR if workers == 2 else _AUDITOR | _EXACT
             own = OwnStack(servers_folder / f"limits-{workers}", ("--edge-workers", str(workers)), env=env)
-            stacks.append(own)
-            stack = own.start()
-            threads.submit(asyncio.run, plan(stack))
+            threads.submit(_carry_out, own, own.start(), plan)
         yield found
-    for own in stacks:
+
+
+def _carry_out(own: OwnStack, stack: Stack, plan: Callable[[Stack], Coroutine[Any, Any, None]]) -> None:
+    """Do all that is planned for a stack, and stop it: nobody needs it any more."""
+    try:
+        asyncio.run(plan(stack))
+    finally:
         own.stop()
