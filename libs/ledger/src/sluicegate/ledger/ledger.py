@@ -62,7 +62,9 @@ were out when the store lost data, with about a second of spend around a new see
 shares while the store is away; what a dead process spent if its journal never returns.
 
 When the store is slow or away: a request waits 50 ms at most for a call, then the policy decides (`policy.py`). What
-passes so is held without being covered, told to the store as soon as it can be, and adds nothing to A.
+passes so is held without being covered, told to the store as soon as it can be, and adds nothing to A; a grant that
+was under way meanwhile is lowered by it. A standstill of this process is not the store's: a timer that runs late
+gives what has come a moment to be read.
 """
 
 import asyncio
