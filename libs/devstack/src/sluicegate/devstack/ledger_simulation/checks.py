@@ -85,10 +85,12 @@ class Checks:
             gaps += gap
             known += settled
         of_dead = [record for process, record in records.items() if process not in live]
-        world.held_by_dead[name] = sum(held for _, held in of_dead)
-        uncovered = gaps
+        held_by_dead = world.held_by_dead[name] = sum(held for _, held in of_dead)
+        uncovered = lasting = gaps
         if truth.is_sum:
-            uncovered += max(0, truth.spent - known - base - sum(settled + held for settled, held in of_dead))
+            unknown = truth.spent - known - base - sum(settled for settled, _ in of_dead)
+            uncovered += max(0, unknown - held_by_dead)
+            lasting += max(0, unknown)  # a late call of the dead may still give back what covers it
 
         settled_total = base + sum(settled for settled, _ in records.values())
         total = settled_total + sum(held for _, held in records.values())
@@ -96,8 +98,8 @@ class Checks:
         self._judge(truth, settled_total, total)
         if truth.allowed_excess and world.limits_unsettled_until_s.get(name, 0) <= world.loop.time():
             owed = sum(edge.debts(name) for edge in live.values())
-            truth.allowed_excess = min(truth.allowed_excess, max(0, total - truth.limit) + max(uncovered, owed))
-        if not uncovered:
+            truth.allowed_excess = min(truth.allowed_excess, max(0, total - truth.limit) + max(lasting, owed))
+        if not lasting:
             world.faulted.discard(name)
         self._uncovered[name] = uncovered
         self._records[name] = records
