@@ -88,7 +88,7 @@ class KnownHead:
 
 
 def learn(head: RequestHead, url: bytes, data: bytes) -> KnownHead | None:
-    """Return the head at the start of a read as one that will be known again.
+    """Return the head at the start of a read as one that will be known again; `head` is what the parser made of it.
 
     None: it is not this head that the read begins with, or another length could change more than the body's end.
     """

@@ -78,6 +78,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._waiting_bytes = 0
         self._receiving: Exchange | None = None
         self._new_head: RequestHead | None = None
+        self._is_first_head = False
         self._known_head: KnownHead | None = None
         self._heads_to_learn = _MAX_HEADS_LEARNT
         self._known_bytes = min(_SMALL_BODY_BYTES, edge.settings.max_body_bytes)
@@ -133,13 +134,15 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.deadline = min(self.loop.time() + _LINGER_S, self._linger_ends)
             return
         known = self._known_head
-        if known is not None and len(data) <= self._known_bytes and self._is_idle():
+        is_between_requests = not (self._is_in_head or self._is_app_body_open or self._receiving)
+        if known is not None and is_between_requests and len(data) <= self._known_bytes and self._has_room():
             start = known.body_start(data)
             if start:
                 self._take_known(known, data[start:])
                 return
         self._read_bytes = len(data)
         self._new_head = None
+        self._is_first_head = is_between_requests
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -157,14 +160,15 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _learn(self, data: bytes) -> None:
         """Know the head of this read again; a connection whose heads keep differing is not worth it."""
-        if self._new_head is not None and self._heads_to_learn:
+        # Taken: an upgrade's head was fed as other bytes than these, and is learnt under those.
+        head, self._new_head = self._new_head, None
+        if head is not None and self._heads_to_learn:
             self._heads_to_learn -= 1
-            self._known_head = learn(self._new_head, self.url, data)
+            self._known_head = learn(head, self.url, data)
 
-    def _is_idle(self) -> bool:
-        """Tell whether the parser stands between two requests, nothing is being answered, and there is room."""
-        is_between = not (self._is_in_head or self._is_app_body_open or self._receiving)
-        return is_between and self._is_free() and self.edge.buffered_bytes <= self._known_room_bytes
+    def _has_room(self) -> bool:
+        """Tell whether nothing is being answered, and a small body is no matter."""
+        return self._is_free() and self.edge.buffered_bytes <= self._known_room_bytes
 
     def _take_known(self, known: KnownHead, body: bytes) -> None:
         """Run a request whose head is known and whose body is whole, and so small that no limit is near."""
@@ -217,17 +221,19 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        # Bytes are learnt as the head that they are, not as one that follows them: another caller's, perhaps.
+        is_first, self._is_first_head = self._is_first_head, False
         if self._is_broken or self.parser.should_upgrade():
             return
         try:
-            self._begin_message()
+            self._begin_message(is_first=is_first)
         except Refusal as refusal:
             self._refuse_connection(refusal)
         except Exception:  # noqa: BLE001 - httptools would hide it in an error of its own
             _log.exception("a request head could not be handled")
             self._refuse_connection(Refusal("internal_error", "The gateway failed on this request.", closes=True))
 
-    def _begin_message(self) -> None:
+    def _begin_message(self, *, is_first: bool) -> None:
         headers, settings = self.headers, self._settings
         if len(headers) > settings.max_headers:
             raise Refusal("headers_too_large", f"More than {settings.max_headers} headers.", closes=True)
@@ -261,7 +267,7 @@ class EdgeProtocol(HttpToolsProtocol):
         is_chunked = b"transfer-encoding" in fields
         expected_bytes = None if is_chunked else int(fields.get(b"content-length", b"0"))
         keeps_alive = self.parser.should_keep_alive() and not is_http10
-        if self._new_head is None and keeps_alive and b"expect" not in fields:
+        if is_first and keeps_alive and b"expect" not in fields:
             self._new_head = head
         self._receive(
             Exchange(self.edge, self, head, expected_bytes=expected_bytes, keeps_alive=keeps_alive, is_http10=is_http10)
