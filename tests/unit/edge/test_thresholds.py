@@ -135,6 +135,23 @@ async def test_final_refusal_tells_the_last_threshold_once_if_it_was_chosen(
     assert publisher.sent[0][1].spent_nano_usd == 95
 
 
+async def test_refusal_of_a_large_request_tells_nothing_while_much_is_left(
+    thresholds: Thresholds, publisher: Publisher
+) -> None:
+    """The period has one alert of 100 %: whoever asks for too much shall not spend it."""
+    meter = meter_of()
+    thresholds.watch(meter, budget(), None)
+    for spent in (None, 0, 89):
+        meter.spent = spent
+        thresholds.on_exhausted(meter)
+    await thresholds.close(1)
+    assert publisher.percents == []
+    meter.spent = 90
+    thresholds.on_exhausted(meter)
+    await thresholds.close(1)
+    assert publisher.percents == [100]
+
+
 async def test_soft_budget_tells_the_last_threshold_whether_it_was_chosen_or_not(
     thresholds: Thresholds, publisher: Publisher
 ) -> None:

@@ -108,6 +108,15 @@ def test_needs_follow_the_price_at_the_requests_start(ledger: Ledger) -> None:
     assert reserve._needs(exchange(chat, at_us=1_000), of, (target(CHEAP, later),)) == (110, 900)
 
 
+@pytest.mark.parametrize(("reasoning", "output_cost"), [(None, 20), (1_000_000, 20), (3_000_000, 30)])
+def test_output_is_reserved_as_thought_where_thought_is_dearer(
+    ledger: Ledger, reasoning: int | None, output_cost: int
+) -> None:
+    price = Price(version=1, valid_from_us=0, input=0, output=2_000_000, reasoning=reasoning)
+    needs = reserve._needs(exchange(ChatRequest(max_tokens=10)), bounds(money(ledger)), (target(price),))
+    assert needs == (110, output_cost)
+
+
 def test_needs_stay_below_what_the_store_can_count(ledger: Ledger) -> None:
     absurd = Price(version=1, valid_from_us=0, input=10**18, output=10**18)
     _, cost = reserve._needs(exchange(ChatRequest(max_tokens=10**8)), bounds(money(ledger)), (target(absurd),))
@@ -147,6 +156,12 @@ def test_short_capacity_is_429_with_the_time_to_wait(ledger: Ledger, resource: R
     assert (result.status, result.code) == (429, code)
     assert result.message == f"The budget 'purse' of this key {text}"
     assert result.headers() == [(b"retry-after", b"17")]
+
+
+@pytest.mark.parametrize("scope", ["provider", "model"])
+def test_provider_is_said_to_take_requests_not_to_send_them(ledger: Ledger, scope: str) -> None:
+    meter = ledger.cap_meter("requests", scope, "id_1", limit=5)
+    assert refusal(Short(meter, retry_after_s=17), meter)[0].message.endswith(" takes 5 requests a minute.")
 
 
 def test_spent_budget_is_a_final_402_and_its_threshold_is_looked_at(ledger: Ledger) -> None:

@@ -19,6 +19,8 @@ from sluicegate.ledger.meters import Meter
 from sluicegate.runtime.logs import get_logger
 
 _DEADLINE_S: Final = 10.0
+# From here on a refusal for good says that the budget is at its end.
+_NEARLY_EXHAUSTED_PERCENT: Final = 90
 _log = get_logger(__name__)
 
 
@@ -57,10 +59,16 @@ class Thresholds:
                 self._tell(meter, watched, percent, spent_nano_usd)
 
     def on_exhausted(self, meter: Meter) -> None:
-        """A request was refused for good. A hard budget rarely reaches 100 % to the last nano-dollar: this counts."""
+        """A request was refused for good. A hard budget rarely reaches 100 % to the last nano-dollar: this counts.
+
+        Not while much is left: then the request was too large, and the period's one alert would be spent on it.
+        """
         watched = self._watched.get(meter)
-        if watched is not None and EXHAUSTED_PERCENT in watched.budget.thresholds_percent:
-            self._tell(meter, watched, EXHAUSTED_PERCENT, meter.spent or 0)
+        if watched is None or EXHAUSTED_PERCENT not in watched.budget.thresholds_percent:
+            return
+        spent_nano_usd = meter.spent or 0
+        if spent_nano_usd * 100 >= watched.budget.limit_nano_usd * _NEARLY_EXHAUSTED_PERCENT:
+            self._tell(meter, watched, EXHAUSTED_PERCENT, spent_nano_usd)
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what is being published."""

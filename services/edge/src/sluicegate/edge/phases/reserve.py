@@ -86,7 +86,14 @@ def _needs(exchange: Exchange, bounds: Bounds, targets: Iterable[Target]) -> tup
             if bounds.has_hard_budget and exchange.edge.settings.unpriced_under_budget == "refuse":
                 raise _refusal_of_unpriced(target)
         elif bounds.meters.budgets:
-            cost = cost_nano_usd(price, input_tokens=input_tokens, output_tokens=output_tokens)
+            reasoning = price.reasoning
+            cost = cost_nano_usd(
+                price,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                # All of it may be thought, and thought may be dearer than what is said.
+                reasoning_tokens=output_tokens if reasoning is not None and reasoning > price.output else 0,
+            )
             most_cost = max(most_cost, cost)
     return input_tokens + most_output, min(NO_LIMIT, most_cost)
 
@@ -152,7 +159,9 @@ def _refusal_of(exchange: Exchange, short: Short, bounds: Bounds, tokens: int) -
 
 def _explained(meter: Meter, tokens: int) -> str:
     if meter.resource == "requests":
-        return f"may send {meter.limit} requests a minute."
+        # A provider or a model sends none: they are sent to it.
+        verb = "takes" if meter.scope in {"provider", "model"} else "may send"
+        return f"{verb} {meter.limit} requests a minute."
     if meter.resource == "open":
         return f"may have {meter.limit} requests open at once. Wait for one to end."
     text = f"may use {meter.limit} tokens a minute, and this request can take {tokens}."
