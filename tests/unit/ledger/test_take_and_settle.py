@@ -363,6 +363,18 @@ async def test_refused_rate_names_when_its_oldest_use_comes_back(make_ledger: Ma
 
 
 @in_virtual_time
+async def test_refused_rate_never_names_more_than_a_minute(make_ledger: MakeLedger) -> None:
+    """The OpenAI SDK used to ignore more, and then asked again at once."""
+    ledger = make_ledger()
+    await ledger.start()
+    meters = MeterSet([cap(ledger, "requests", 1)])
+    await taken(ledger, meters)
+    short = await ledger.wait(meters, 0, 0)
+    assert isinstance(short, Short)
+    assert short.retry_after_s == 60
+
+
+@in_virtual_time
 async def test_refused_rate_names_five_seconds_when_others_use_it(make_ledger: MakeLedger, store: StandInStore) -> None:
     ledger = make_ledger()
     await ledger.start()

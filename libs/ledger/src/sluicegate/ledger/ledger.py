@@ -103,6 +103,8 @@ MINUTE_SLOTS: Final = 120
 FINAL_MEMORY_S: Final = 1.0
 MEMORY_S: Final = 0.1
 RATE_RETRY_S: Final = 5
+# SDKs ignore a longer `retry-after` and come back at once; who is half a second early is told to wait another second.
+MOST_RETRY_S: Final = 60
 
 SpentSoFar = Callable[[Meter], Awaitable[int | None]]
 OnSpent = Callable[[Meter, int], None]
@@ -469,7 +471,10 @@ class Ledger:
         retry_after_s = 1
         if meter.resource in {"requests", "tokens"}:
             oldest = next(iter(meter.slots), None)
-            retry_after_s = RATE_RETRY_S if oldest is None else max(1, math.ceil(self._comes_back_at(oldest) - now))
+            if oldest is None:
+                retry_after_s = RATE_RETRY_S
+            else:
+                retry_after_s = min(MOST_RETRY_S, max(1, math.ceil(self._comes_back_at(oldest) - now)))
         return Short(meter, retry_after_s=retry_after_s, is_final=is_final)
 
     def refuse(self, meter: Meter, need: int, now: float) -> Short:
