@@ -470,6 +470,35 @@ async def test_delivery_is_dead_when_its_endpoint_failed_for_hours_without_leave
     assert await transactions.run(pool, repository.bury_hopeless) == 1
 
 
+async def test_circuit_opens_for_its_first_time_when_many_attempts_fail_at_once(
+    database: Any, store: Store, add_endpoint: AddEndpoint, pool: Pool
+) -> None:
+    await add_endpoint("http://127.0.0.1:9/")
+    await store(*range(9))
+    claims = await transactions.run(pool, lambda c: repository.claim(c, most=9, per_endpoint=9))
+    assert len(claims) == 9
+    for claim in claims:
+        await fail(pool, claim)
+    circuit = await database.fetchrow("SELECT failures, open_until - changed_at AS wait FROM endpoint_circuits")
+    assert (circuit["failures"], circuit["wait"].total_seconds()) == (policy.CIRCUIT_FAILURES, policy.CIRCUIT_FIRST_S)
+
+
+async def test_gone_endpoint_stays_gone_when_a_test_fails_otherwise_until_it_is_changed(
+    database: Any, store: Store, add_endpoint: AddEndpoint, pool: Pool
+) -> None:
+    endpoint, _ = await add_endpoint("http://127.0.0.1:9/")
+    await store(0)
+    (claim,) = await transactions.run(pool, lambda c: repository.claim(c, most=1, per_endpoint=1))
+    await fail(pool, claim, status=410)
+    for expected in ("gone", "closed"):
+        asking = partial(repository.add_test, endpoint=endpoint, command=f"evt_{expected}")
+        assert await transactions.run(pool, asking)
+        (claim,) = await transactions.run(pool, lambda c: repository.claim(c, most=1, per_endpoint=1))
+        await fail(pool, claim, status=500)
+        assert await is_circuit(database, expected)
+        await database.execute("UPDATE webhook_endpoints SET updated_at = now() WHERE id = $1", endpoint)
+
+
 async def test_test_message_is_sent_once_though_the_circuit_is_open_and_the_endpoint_disabled(
     database: Any, add_endpoint: AddEndpoint, start_delivering: Start, receiver: WebhookReceiver, pool: Pool
 ) -> None:
@@ -509,6 +538,13 @@ async def test_replay_is_not_lost_when_it_comes_during_the_last_attempt(
 
 async def is_in_state(database: Any, **expected: int) -> bool:
     return await states(database) == Counter(expected)
+
+
+async def fail(pool: Pool, claim: repository.Claim, *, status: int = 500) -> None:
+    """End an attempt as the receiver's answer would."""
+    failed = policy.Answer(status=status)
+    outcome = policy.outcome(failed, attempts_left=claim.attempts_left)
+    assert await transactions.run(pool, lambda c: repository.finish(c, claim, failed, outcome))
 
 
 async def is_circuit(database: Any, state: str | None) -> bool:

@@ -310,12 +310,17 @@ async def finish(connection: PoolConnection, claim: Claim, answer: Answer, outco
         answer.status,
         outcome.error,
     )
-    await _note(connection, claim.endpoint, outcome)
+    await _note(connection, claim, outcome)
     return changed is not None
 
 
-async def _note(connection: PoolConnection, endpoint: str, outcome: Outcome) -> None:
-    """Let an endpoint's circuit know."""
+async def _note(connection: PoolConnection, claim: Claim, outcome: Outcome) -> None:
+    """Let an endpoint's circuit know.
+
+    An attempt that began before the circuit opened says nothing new: several fail at once, and each would double the
+    wait. And a failure does not take back "gone", which stands until the endpoint is changed or takes a message.
+    """
+    endpoint = claim.endpoint
     if outcome.endpoint == "well":
         await connection.execute("DELETE FROM endpoint_circuits WHERE endpoint = $1", endpoint)
     elif outcome.endpoint == "gone":
@@ -342,9 +347,18 @@ async def _note(connection: PoolConnection, endpoint: str, outcome: Outcome) -> 
                         {CIRCUIT_MOST_S}, {CIRCUIT_FIRST_S} * 2 ^ least(circuit.failures + 1 - {CIRCUIT_FAILURES}, 10)
                     ))
                 END
+            WHERE CASE circuit.state
+                WHEN 'open' THEN circuit.changed_at <= (
+                    SELECT started_at FROM delivery_attempts WHERE delivery = $3 AND number = $4
+                )
+                WHEN 'gone' THEN circuit.changed_at < (SELECT updated_at FROM webhook_endpoints WHERE id = $1)
+                ELSE true
+            END
             """,  # noqa: S608 - our own numbers
             endpoint,
             outcome.error,
+            claim.id,
+            claim.number,
         )
 
 
