@@ -51,6 +51,12 @@ def test_limit_is_exact(text: str, nano_usd: int) -> None:
     assert columns(BudgetPatch.model_validate({"limit_usd": text})) == {"limit_nano_usd": nano_usd}
 
 
+@pytest.mark.parametrize("text", ["-1", "1e3", "", "12345678", "0.0000000001"])
+def test_wrong_limit_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"must be decimal USD such as 0\.15"):
+        NewBudget.model_validate({**BODY, "limit_usd": text})
+
+
 @pytest.mark.parametrize("kind", [NewBudget, BudgetPatch])
 @pytest.mark.parametrize(
     ("field", "value"),

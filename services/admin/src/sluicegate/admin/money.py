@@ -14,7 +14,7 @@ def nano_usd(text: str) -> int:
     """Return nano-USD of decimal USD such as `0.15`; raise ValueError for what is not exact."""
     match = _USD.fullmatch(text)
     if match is None:
-        raise ValueError("must be decimal USD such as 0.15, with at most 9 digits behind the point")
+        raise ValueError("must be decimal USD such as 0.15: up to 7 digits, then up to 9 behind the point")
     whole, fraction = match[1], match[2] or ""
     return int(whole) * NANO_USD_PER_USD + int(fraction.ljust(_NANO_DIGITS, "0"))
 

@@ -34,7 +34,7 @@ def _ascending(thresholds: list[int]) -> list[int]:
 LimitUsd = Annotated[
     str,
     Field(
-        pattern=USD_PATTERN,
+        json_schema_extra={"pattern": USD_PATTERN},  # the validator says in words what is wrong
         description="Decimal USD per period, up to 9 digits behind the point. 0 lets nothing pass.",
         examples=["12.50"],
     ),

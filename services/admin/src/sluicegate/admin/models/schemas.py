@@ -23,7 +23,11 @@ def _exact(text: str) -> str:
 
 Usd = Annotated[
     str,
-    Field(pattern=USD_PATTERN, description="Decimal USD, up to 9 digits behind the point.", examples=["0.15"]),
+    Field(
+        json_schema_extra={"pattern": USD_PATTERN},  # the validator says in words what is wrong
+        description="Decimal USD, up to 9 digits behind the point.",
+        examples=["0.15"],
+    ),
     AfterValidator(_exact),
 ]
 
