@@ -520,6 +520,24 @@ async def test_test_message_is_sent_once_though_the_circuit_is_open_and_the_endp
     assert not await transactions.run(pool, lambda c: repository.add_test(c, "whk_none", "evt_2"))
 
 
+async def test_test_and_replay_go_first_when_many_wait_for_the_open_circuit(
+    database: Any, store: Store, add_endpoint: AddEndpoint, pool: Pool
+) -> None:
+    endpoint, _ = await add_endpoint("http://127.0.0.1:9/")
+    await store(*range(9))
+    await database.execute(
+        "INSERT INTO endpoint_circuits (endpoint, state, failures, open_until, changed_at) "
+        "VALUES ($1, 'open', 9, now() + interval '1 day', now())",
+        endpoint,
+    )
+    assert await transactions.run(pool, lambda c: repository.claim(c, most=9, per_endpoint=4)) == []
+    last = await database.fetchval("SELECT id FROM deliveries ORDER BY next_attempt_at DESC, id DESC LIMIT 1")
+    assert await transactions.run(pool, lambda c: repository.replay(c, last, "evt_1"))
+    assert await transactions.run(pool, lambda c: repository.add_test(c, endpoint, "evt_2"))
+    claims = await transactions.run(pool, lambda c: repository.claim(c, most=9, per_endpoint=4))
+    assert {claim.message_id for claim in claims} == {"evt_2", f"bud_8:tea_1:{START_US // 1_000_000}:80"}
+
+
 async def test_replay_is_not_lost_when_it_comes_during_the_last_attempt(
     database: Any, store: Store, add_endpoint: AddEndpoint, pool: Pool
 ) -> None:

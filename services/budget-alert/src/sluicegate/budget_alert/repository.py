@@ -175,7 +175,11 @@ due AS (
     SELECT
         id,
         next_attempt_at,
-        coalesce(running, 0) + row_number() OVER (PARTITION BY endpoint ORDER BY next_attempt_at, id) AS place,
+        coalesce(running, 0) + row_number() OVER (
+            -- What waits for the circuit stands behind what somebody asked for, or that would wait with it.
+            PARTITION BY endpoint
+            ORDER BY command IS NULL AND circuit.state IS NOT DISTINCT FROM 'open', next_attempt_at, id
+        ) AS place,
         CASE
             WHEN command IS NOT NULL OR circuit.state IS DISTINCT FROM 'open' THEN $2
             WHEN endpoint = ANY ($3::text[]) THEN 1
