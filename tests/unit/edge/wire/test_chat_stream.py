@@ -278,3 +278,36 @@ def test_error_behind_other_members_is_seen_when_usage_and_done_follow_in_one_re
     scan, _ = scanned([event(chunk("a")) + broken + usage + b"data: [DONE]\n\n"], drops=True)
     assert scan.state == "done"
     assert scan.has_error
+
+
+_STOP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+_LATE_ERROR = event({"id": "1", "error": {"message": "overloaded"}})
+_USAGE = event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}})
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([event(chunk("a")), _LATE_ERROR, _USAGE], True, id="no choice ended"),
+        pytest.param([_STOP, _LATE_ERROR, _USAGE], True, id="behind the end of a choice, where others may lack theirs"),
+        pytest.param([_STOP, event(chunk("b", error=None)), _LATE_ERROR, _USAGE], True, id="in another choice"),
+        pytest.param([event(chunk("a", error=None)), _STOP, event({"choices": [], "error": None})], False, id="null"),
+        pytest.param(
+            [event({"choices": [{"finish_reason": "error"}], "error": {"code": 1}}), _USAGE], True, id="reason"
+        ),
+    ],
+)
+@pytest.mark.parametrize("exactly", [False, True])
+@pytest.mark.parametrize("in_one_read", [False, True])
+def test_error_behind_other_members_is_seen_at_done_when_no_choice_ends_well_after_it(
+    events: list[bytes], expected: bool, exactly: bool, in_one_read: bool
+) -> None:
+    """Without `close`, which looks at everything: a stream that ends with `[DONE]` is not closed."""
+    scan = ChatStreamScan(drops_usage_chunk=True)
+    if exactly:
+        scan._splitter = EventSplitter()
+    stream = [*events, b"data: [DONE]\n\n"]
+    for read in [b"".join(stream)] if in_one_read else stream:
+        scan.feed(read)
+    assert scan.state == "done"
+    assert scan.has_error is expected

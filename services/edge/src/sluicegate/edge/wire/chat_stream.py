@@ -8,8 +8,8 @@ Theory: JSON strings cannot hold a raw line end, so in a stream without CR two L
 a marker such as `"usage"` (quotes included) found in the bytes is a real key or value, because inside a
 string its quotes would be escaped. So one read costs one look at its line ends and one search for usage,
 and only an event that is not plain, or holds usage, is looked at more closely. An error that does not stand
-at the start of its event is looked for at `[DONE]`, and only if no choice has said why it ended. A stream
-with a CR anywhere goes, from there on, through the exact splitter of `wire.sse`.
+at the start of its event is looked for at `[DONE]`, and only behind the last choice that said why it ended.
+A stream with a CR anywhere goes, from there on, through the exact splitter of `wire.sse`.
 
 Text is counted only if no output is reported: passed events are kept by reference up to 64 KiB, and
 beyond that their text is counted and they are let go.
@@ -137,11 +137,12 @@ class ChatStreamScan:
         return self._checked(out)
 
     def _checked(self, out: bytes) -> bytes:
-        """If the stream has ended without a reason, look for one in what is kept of it."""
+        """At the stream's end look for an error in what is kept of it: behind the last reason that a choice gave."""
         if self.state == "done":
             kept = b"".join(self._kept)
-            if not _says_why_it_ended(kept) and b'"error"' in kept:
-                self.has_error = self.has_error or any(map(_is_error_event, split_events(kept)))
+            start = _last_reason_end(kept)
+            if kept.find(b'"error"', start) >= 0:
+                self.has_error = self.has_error or any(map(_is_error_event, split_events(kept[start:])))
         return out
 
     def _pass(self, data: bytes) -> bytes:
@@ -248,10 +249,10 @@ class ChatStreamScan:
         return self.is_finished
 
 
-def _says_why_it_ended(data: bytes) -> bool:
-    """Tell whether the last choice in these events ends for a reason of its own: then nothing went wrong before."""
+def _last_reason_end(data: bytes) -> int:
+    """Return where the last choice that ended for a reason of its own says it: before it all went well. 0: none"""
     reason = _FINISHED.match(data, max(data.rfind(b'"finish_reason"'), 0))
-    return reason is not None and not data.startswith(b'error"', reason.end())
+    return 0 if reason is None or data.startswith(b'error"', reason.end()) else reason.end()
 
 
 def _is_plain_to_the_end(data: bytes, odd: int) -> bool:
