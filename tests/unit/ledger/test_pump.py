@@ -253,6 +253,27 @@ async def test_surplus_is_given_back_when_a_little_is_still_used(make_ledger: Ma
 
 
 @in_virtual_time
+async def test_meter_forgotten_while_its_call_was_under_way_gives_its_lease_back(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    ledger = await started(make_ledger, when_store_away="closed")
+    slots = cap(ledger)
+
+    async def forget() -> None:
+        store.before_reply = None
+        await asyncio.sleep(0.2)  # the request has given up by then
+        slots.pump._forget(slots)
+
+    store.before_reply = forget
+    await ledger.wait(MeterSet([slots]), 0, 0)
+    await asyncio.sleep(0.3)
+    assert slots.is_joined
+    await asyncio.sleep(75)
+    assert store.lines_of(slots.name)[-1].leaves
+    assert not slots.is_joined
+
+
+@in_virtual_time
 async def test_failed_call_is_said_again_with_fresh_values(make_ledger: MakeLedger, store: StandInStore) -> None:
     ledger = await started(make_ledger)
     money = budget(ledger)

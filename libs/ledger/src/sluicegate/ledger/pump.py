@@ -567,6 +567,8 @@ class Pump:
                 self._doubt(meter)
 
     def _read_lease(self, meter: Meter, line: Line, answer: Answer) -> None:
+        if not meter.is_active:
+            self.adopt(meter, self._ledger.now())  # forgotten while the call was on its way
         if not line.is_joined:
             meter.joined_by = self._number
         meter.is_joined = meter.is_ok = True
