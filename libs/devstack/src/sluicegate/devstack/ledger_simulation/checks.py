@@ -23,7 +23,8 @@ zero again. Lowering a limit allows the difference. It falls as V and U do.
 from typing import TYPE_CHECKING
 
 from sluicegate.devstack.ledger_simulation.truth import WINDOW_S, TrueMeter
-from sluicegate.ledger.meters import TTL_S
+from sluicegate.ledger.meters import TTL_S, Meter
+from sluicegate.ledger.pump import VALID_S
 
 if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.edge import SimulatedEdge
@@ -33,6 +34,7 @@ _EVERY_S = 0.05
 _EVERY_S_OF_MANY = 0.2
 # An answer is at most two seconds old when it is sent, may be late on its way, and waits for a look.
 _SEED_AGE_S = 2.0 + 6.0 + 1.0
+_SAID_AGAIN_WITHIN_S = 5.0
 # The longest time to live, after a last call that may have been late on its way.
 _LONGEST_LIFE_S = 80.0 + 6.0 + 1.0
 
@@ -50,6 +52,7 @@ class Checks:
         self._records: dict[str, Records] = {}
         self._uncovered: dict[str, int] = {}
         self._has_base: set[str] = set()
+        self._unsaid_since: dict[tuple[str, str], float] = {}
 
     def look(self) -> None:
         """Check every meter that was touched since the last look."""
@@ -109,13 +112,28 @@ class Checks:
         meter = edge.meters.get(name)
         if meter is None:
             return 0, 0
-        # Without a record, what was settled under it is in the base, or lost: not in what the process may count on.
-        gap = max(0, meter.settled + meter.held - sum(record)) if record else meter.held
+        is_valid = edge.clock.now() < meter.pump.valid_until
+        # Without a record, what was settled is in the base, or lost; and what is spare counts no more when the lease is
+        # over.
+        held = meter.held if is_valid else meter.taken
+        gap = max(0, meter.settled + meter.held - sum(record)) if record else held
         debts = edge.debts(name) if gap else 0
-        if gap > debts and meter.is_ok and not edge.is_unaware_of_loss and edge.clock.now() < meter.pump.valid_until:
+        if gap > debts and meter.is_ok and is_valid and not edge.is_unaware_of_loss:
             at = f"{self._world.loop.time():.2f}"
             self._findings.violated("I1", f"{meter!r} at {at}: {gap} above its record {record}, debts {debts}")
+        self._note_unsaid(edge, meter, gap - debts if is_valid else 0)
         return gap, max(meter.settled, record[0]) if record else 0
+
+    def _note_unsaid(self, edge: "SimulatedEdge", meter: Meter, gap: int) -> None:
+        """What a process holds without a record is said again by one of its next calls."""
+        key = edge.ledger.process, meter.name
+        if gap <= 0 or meter.missing_at is not None:
+            self._unsaid_since.pop(key, None)
+            return
+        since = self._unsaid_since.setdefault(key, edge.clock.now())
+        if meter.pump.valid_until - VALID_S > since + _SAID_AGAIN_WITHIN_S:
+            at = f"{self._world.loop.time():.2f}"
+            self._findings.violated("I1", f"{meter!r} at {at}: {gap} are not said to the store")
 
     def _note_ended(self, name: str, records: Records) -> None:
         """A record is gone though its process never left: what it held and said is uncovered from now on."""
@@ -130,8 +148,8 @@ class Checks:
                 continue
             self._world.faulted.add(name)
             silent_s = now_s - edge.seen_s
-            if silent_s <= self.every_s:  # its record may have ended just before it called again
-                silent_s = max(silent_s, edge.was_silent_s)
+            if now_s - edge.back_s <= self.every_s:  # its record may have ended just before it called again
+                silent_s = edge.was_silent_s
             if before[process][1] and silent_s < TTL_S[self._world.specs[name].resource]:
                 self._findings.violated(
                     "life", f"{name} at {now_s:.2f}: {before[process]} ended after {silent_s:.2f} s"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluicegate.devstack.ledger_simulation.world import World
 
 _PUBLISHED_WITHIN_S = 0.05
+_LONG_SILENCE_S = 15.0
 
 
 class OwnClock:
@@ -55,7 +56,8 @@ class SimulatedEdge:
         self.pace = 1.0  # its part of the load
         self.meters: dict[str, Meter] = {}
         self.seen_s = -math.inf  # when the server ran a call of it last
-        self.was_silent_s = 0.0  # for how long before that
+        self.back_s = -math.inf  # when it was last heard of after a long silence, and how long that was
+        self.was_silent_s = 0.0
         self.left: set[str] = set()  # meters that it left of its own will
         self._debts: dict[str, list[tuple[int, int]]] = {}  # meter: moments and amounts on their way to the store
         self._moments = 0
@@ -113,7 +115,9 @@ class SimulatedEdge:
     def executed(self, call: Call, reply: Reply, sent: int) -> None:
         if reply.status == "OK":
             now_s = self.world.loop.time()
-            self.was_silent_s, self.seen_s = now_s - self.seen_s, now_s
+            if now_s - self.seen_s > _LONG_SILENCE_S:
+                self.was_silent_s, self.back_s = now_s - self.seen_s, now_s
+            self.seen_s = now_s
             for line, answer in zip(call.lines, reply.answers, strict=True):
                 if line.leaves:
                     self.left.add(line.name)
