@@ -1,5 +1,6 @@
 """What the view keeps of limits: worked out once, and never longer than it is true."""
 
+import gc
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from sluicegate.edge.mirrors.limits import UNBOUND, LimitFinder
 from sluicegate.edge.mirrors.view import Principal, View
 from sluicegate.edge.outbound.pool import Pools
 from sluicegate.ledger.ledger import Ledger
-from sluicegate.ledger.meters import Meter
+from sluicegate.ledger.meters import Meter, MeterSet
 from sluicegate.ledger.periods import period_of
 from sluicegate.runtime.key_ring import KeyRing
 
@@ -135,12 +136,17 @@ def test_end_users_of_different_tenants_never_share_a_meter(view: Known) -> None
     assert one is not other
 
 
-def test_only_so_many_end_users_are_kept(view: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_end_users_are_kept_for_all_keys_together(view: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "_MAX_KEPT_END_USERS", 10)
     view.put(Tenant(id="ten_1", name="acme", end_user_limits=ONE))
-    for number in range(25):
-        assert view.limits(f"user {number}") == [("end_user", 1)]
-        assert len(view.caller.bounds) <= 10
+    callers = [view._principal_of(view.caller.key) for _ in range(5)]
+    for user in map(str, range(25)):
+        for caller in callers:
+            bounds = view.bounds(caller, user, NOW_US)
+            assert [meter.scope_id for meter in bounds.meters.all] == [f"ten_1:{user}"]
+            assert view.bounds(caller, user, NOW_US) is bounds
+    sets = [getattr(one, "all", ()) for one in gc.get_objects() if isinstance(one, MeterSet)]
+    assert 0 < sum(any(meter.scope == "end_user" for meter in meters) for meters in sets) <= 10
 
 
 async def test_target_is_asked_about_limits_only_if_it_has_any(view: Known) -> None:

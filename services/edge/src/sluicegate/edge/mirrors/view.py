@@ -42,7 +42,8 @@ _Entry = TypeVar("_Entry")
 Bucket = Literal["keys", "catalogue"]
 
 _MAX_KEPT_CREDENTIALS: Final = 20_000
-_MAX_KEPT_END_USERS: Final = 1_000
+# About 4 KiB each. All keys together: each key with a thousand of its own took gigabytes.
+_MAX_KEPT_END_USERS: Final = 10_000
 _DECODERS: Final = {noun: msgspec.json.Decoder(record).decode for noun, record in RECORD_TYPES.items()}
 _decode_key: Final = msgspec.json.Decoder(Key).decode
 _log = get_logger(__name__)
@@ -51,8 +52,8 @@ _log = get_logger(__name__)
 class Principal:
     """Who is calling: a good key with everything above it, and what has been worked out for it.
 
-    `scopes`: what it falls under, from the key upwards. `targets` by alias; `bounds` by end user, if its tenant limits
-    them; `shared_halves` of its records (`phases.records`). `generation`: of the view that it was found in.
+    `scopes`: what it falls under, from the key upwards. `targets` by alias; `bounds` where no end user
+    is told apart; `shared_halves` of its records (`phases.records`). `generation`: of the view that it was found in.
     """
 
     __slots__ = (
@@ -77,7 +78,7 @@ class Principal:
         self.scopes = scopes
         # None: end users are not told apart.
         self.end_user_limits = None if end_user_limits == NO_LIMITS else end_user_limits
-        self.bounds: dict[str | None, Bounds] = {}
+        self.bounds: Bounds | None = None
         self.tenant = key.tenant
         self.department = key.department
         self.team = key.team
@@ -105,6 +106,7 @@ class View:
         self._budgets: dict[tuple[str, str], dict[str, Budget]] = {}
         self._principals: dict[bytes, Principal] = {}
         self._targets: dict[str, Target] = {}
+        self._end_user_bounds: dict[tuple[Principal, str], Bounds] = {}
         self._target_bounds: dict[str, Bounds] = {}
         self.bad_records = 0
         self.generation = 0
@@ -178,6 +180,7 @@ class View:
         self.generation += 1
         self._principals.clear()
         self._targets.clear()
+        self._end_user_bounds.clear()
         self._target_bounds.clear()
 
     # Asked by requests
@@ -232,18 +235,24 @@ class View:
 
     def bounds(self, principal: Principal, end_user: str | None, at_us: int) -> Bounds:
         """Return the limits on a caller's request that starts at `at_us`; `end_user` is a pseudonym."""
-        if principal.end_user_limits is None:
-            end_user = None
-        bounds = principal.bounds.get(end_user)
+        limits = principal.end_user_limits
+        if limits is not None and end_user is not None:
+            return self._bounds_of_end_user(principal, end_user, limits, at_us)
+        bounds = principal.bounds
         if bounds is None or not bounds.since_us <= at_us < bounds.until_us:
-            scopes = principal.scopes
-            if end_user is not None and principal.end_user_limits is not None:
-                user = Scoped("end_user", f"{principal.tenant}:{end_user}", "this end user", principal.end_user_limits)
-                scopes = (*scopes, user)
-            bounds = self._limit_finder.bounds(scopes, self._budgets, principal.tenant, at_us)
-            if len(principal.bounds) >= _MAX_KEPT_END_USERS:
-                principal.bounds.clear()
-            principal.bounds[end_user] = bounds
+            bounds = self._limit_finder.bounds(principal.scopes, self._budgets, principal.tenant, at_us)
+            principal.bounds = bounds
+        return bounds
+
+    def _bounds_of_end_user(self, principal: Principal, end_user: str, limits: Limits, at_us: int) -> Bounds:
+        kept = self._end_user_bounds
+        bounds = kept.get((principal, end_user))
+        if bounds is None or not bounds.since_us <= at_us < bounds.until_us:
+            user = Scoped("end_user", f"{principal.tenant}:{end_user}", "this end user", limits)
+            bounds = self._limit_finder.bounds((*principal.scopes, user), self._budgets, principal.tenant, at_us)
+            if len(kept) >= _MAX_KEPT_END_USERS:
+                kept.clear()
+            kept[principal, end_user] = bounds
         return bounds
 
     def target_bounds(self, target: Target, at_us: int) -> Bounds:
