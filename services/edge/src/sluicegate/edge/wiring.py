@@ -29,6 +29,7 @@ from sluicegate.runtime.logs import get_logger
 _JOURNAL_CLOSE_S = 5.0
 _LEDGER_CLOSE_S = 2.0
 _LOOK_AGAIN_S = 0.02
+_LOOK_AT_STORE_S = 1.0
 _log = get_logger(__name__)
 
 
@@ -95,6 +96,7 @@ class EdgeProcess:
             asyncio.create_task(self._connect(), name="connect"),
             asyncio.create_task(feed.run(), name="feed"),
             asyncio.create_task(_look_at(store), name="store-check"),
+            asyncio.create_task(tell_of_outages(ledger, settings.limits_when_store_away), name="store-outages"),
             asyncio.create_task(refused_keys.run(), name="refused-keys"),
             asyncio.create_task(sweep(edge, self._connections()), name="deadlines"),
             asyncio.create_task(sample_loop_lag(metrics), name="loop-lag"),
@@ -164,6 +166,19 @@ async def _look_at(store: RedisMeterStore) -> None:
         return
     for problem in problems:
         _log.warning("Valkey is not set up for limits", problem=problem)
+
+
+async def tell_of_outages(ledger: Ledger, policy: str, every_s: float = _LOOK_AT_STORE_S) -> None:
+    """Log when Valkey stops answering, and when it answers again. The ledger itself writes no log."""
+    told = "ok"
+    while True:
+        if ledger.state != told:
+            told = ledger.state
+            if told == "ok":
+                _log.info("Valkey answers again")
+            else:
+                _log.warning("Valkey does not answer; limits go on from leases, then by the policy", policy=policy)
+        await asyncio.sleep(every_s)
 
 
 def _report_ledger(ledger: Ledger, metrics: Metrics) -> None:
