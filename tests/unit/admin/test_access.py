@@ -97,7 +97,7 @@ async def test_body_is_refused_when_it_is_too_large(is_chunked: bool) -> None:
         (b"{", 400, "invalid_json"),
         (b"\xff", 400, "invalid_json"),
         (b"", 422, "invalid_request"),
-        (b"[]", 422, "invalid_request"),
+        (b"[]", 400, "invalid_json"),
         (b'{"text": 1}', 422, "invalid_request"),
         (b"[" * 100_000, 400, "invalid_json"),
     ],
@@ -111,6 +111,15 @@ async def test_body_is_refused_in_one_shape(content: bytes, status: int, code: s
     assert (answer.status_code, error["code"]) == (status, code)
     assert error["message"]
     assert error["advice"]
+
+
+async def test_body_of_another_content_type_is_told_which_to_send() -> None:
+    """`curl -d` on its own sends a form."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    async with client() as http:
+        answer = await http.post("/api/things", content=b'{"text": "a"}', headers=bearer(TOKEN) | form)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    assert "`content-type: application/json`" in answer.json()["error"]["advice"]
 
 
 async def test_what_was_sent_is_not_repeated() -> None:

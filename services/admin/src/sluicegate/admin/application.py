@@ -27,6 +27,8 @@ has applied it. Names may be in any script and unique names are unique within th
 strings, times are RFC 3339. Lists are paged by `cursor`. To change exactly what you read, send its `ETag` as
 `If-Match`.
 """
+# How pydantic calls what is no JSON object where one is expected.
+_NOT_AN_OBJECT: Final = "model_attributes_type"
 _log = get_logger(__name__)
 
 
@@ -102,6 +104,10 @@ async def _on_validation_error(_request: Request, error: Exception) -> JSONRespo
     details = error.errors()
     if any(detail["type"] == "json_invalid" for detail in details):
         return refusal_response(_NotJsonError("The body is not JSON.", "Send one JSON object in UTF-8."))
+    if any(detail["loc"] == ("body",) and detail["type"] == _NOT_AN_OBJECT for detail in details):
+        # Also what comes of another content type, such as that of `curl -d` on its own.
+        advice = "Send one JSON object with `content-type: application/json`."
+        return refusal_response(_NotJsonError("The body is not a JSON object.", advice))
     fields = tuple((_path(detail["loc"]), _message(detail)) for detail in details)
     named = "; ".join(f"{field}: {message}" for field, message in fields[:5])
     return refusal_response(_FieldsError(named, "Correct these fields and send the request again.", fields=fields))
@@ -167,4 +173,6 @@ def _path(place: Sequence[str | int]) -> str:
 def _message(detail: dict[str, str]) -> str:
     if detail["type"] == "extra_forbidden":
         return "There is no such field"
+    if detail["type"] == _NOT_AN_OBJECT:
+        return "must be an object"
     return detail["msg"].removeprefix("Value error, ")
