@@ -1,7 +1,7 @@
 """Brings a database to the newest schema: dbmate over the SQL files in `migrations/`.
 
-Each room numbers its own files: 0100 to 0199 usage, 0200 to 0299 configuration. Two runs at once wait
-for each other. Nothing of the working directory is read.
+Each room numbers its own files: 0100 to 0199 usage, 0200 to 0299 configuration, 0300 to 0399 alerts. Two runs at
+once wait for each other. Nothing of the working directory is read.
 """
 
 import os
