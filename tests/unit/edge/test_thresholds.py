@@ -141,12 +141,12 @@ async def test_refusal_of_a_large_request_tells_nothing_while_much_is_left(
     """The period has one alert of 100 %: whoever asks for too much shall not spend it."""
     meter = meter_of()
     thresholds.watch(meter, budget(), None)
-    for spent in (None, 0, 89):
+    for spent in (None, 0, 79):
         meter.spent = spent
         thresholds.on_exhausted(meter)
     await thresholds.close(1)
     assert publisher.percents == []
-    meter.spent = 90
+    meter.spent = 80
     thresholds.on_exhausted(meter)
     await thresholds.close(1)
     assert publisher.percents == [100]

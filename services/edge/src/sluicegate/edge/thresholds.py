@@ -20,7 +20,7 @@ from sluicegate.runtime.logs import get_logger
 
 _DEADLINE_S: Final = 10.0
 # From here on a refusal for good says that the budget is at its end.
-_NEARLY_EXHAUSTED_PERCENT: Final = 90
+_NEARLY_EXHAUSTED_PERCENT: Final = 80
 _log = get_logger(__name__)
 
 
