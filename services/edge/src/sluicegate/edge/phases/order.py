@@ -62,7 +62,7 @@ def run(exchange: Exchange) -> None:
     except Refusal as refusal:
         refuse(exchange, refusal)
     except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
-        fail(exchange)
+        _fail(exchange)
 
 
 async def _run_later(exchange: Exchange) -> None:
@@ -73,4 +73,11 @@ async def _run_later(exchange: Exchange) -> None:
     except Refusal as refusal:
         refuse(exchange, refusal)
     except Exception:  # noqa: BLE001 - a fault ends its own request, and is logged there
-        fail(exchange)
+        _fail(exchange)
+
+
+def _fail(exchange: Exchange) -> None:
+    relay = exchange.relay
+    if relay is not None:
+        relay.close()
+    fail(exchange)

@@ -173,6 +173,8 @@ class Relay:
             self._fail()
 
     def _send(self, connection: ProviderConnection) -> None:
+        # First: whatever fails from here on, it is closed.
+        self._connection = connection
         exchange, target, chat = self.exchange, self._target, self.exchange.chat
         if chat is None:
             raise RuntimeError("relay comes after classify")
@@ -186,7 +188,6 @@ class Relay:
         now = self._loop_time()
         self.deadline = now + target.first_byte_timeout_s
         self._total_deadline = now + target.total_timeout_s
-        self._connection = connection
         if exchange.scan is None:
             body = replace(exchange.body, changes)
             connection.send(self, request_head(target, exchange, len(body)) + body)

@@ -60,6 +60,13 @@ def settle_reservations(exchange: Exchange, usage: TokenUsage | None, cost_nano_
         ledger.settle(exchange.target_reservation, tokens, cost_nano_usd)
 
 
+def keep_reserved(exchange: Exchange) -> None:
+    """Book all that was reserved: what was used is not known, for a fault of our own."""
+    for reservation in (exchange.reservation, exchange.target_reservation):
+        if reservation is not None:
+            exchange.edge.ledger.settle(reservation, reservation.tokens, reservation.cost_nano_usd)
+
+
 def release(exchange: Exchange) -> None:
     """Give everything back."""
     for reservation in (exchange.reservation, exchange.target_reservation):

@@ -13,7 +13,7 @@ from sluicegate.edge.errors import Refusal
 from sluicegate.edge.mirrors.targets import Target
 from sluicegate.edge.phases.exchange import Exchange
 from sluicegate.edge.phases.records import Ending, finished_record, shared_halves
-from sluicegate.edge.phases.reserve import settle_reservations
+from sluicegate.edge.phases.reserve import keep_reserved, settle_reservations
 from sluicegate.edge.wire.usage import TokenUsage
 
 _OUTCOMES: Final[dict[str, Outcome]] = {
@@ -40,10 +40,27 @@ def settle(
     exchange.state = "ended"
     # The two refer to each other, and what refers in circles waits for the collector.
     exchange.relay = None
+    exchange.edge.open_exchanges.discard(exchange)
+    exchange.edge.metrics.in_flight -= 1
+    try:
+        return _book(exchange, outcome, status, error_code, usage, usage_source)
+    except Exception:
+        # There is no second end that could give back the places: they would be taken as long as the process lives.
+        keep_reserved(exchange)
+        exchange.edge.release_body(exchange)
+        raise
+
+
+def _book(
+    exchange: Exchange,
+    outcome: Outcome,
+    status: int,
+    error_code: str | None,
+    usage: TokenUsage | None,
+    usage_source: UsageSource,
+) -> int | None:
     edge = exchange.edge
     metrics = edge.metrics
-    edge.open_exchanges.discard(exchange)
-    metrics.in_flight -= 1
     duration_us = (time.monotonic_ns() - exchange.started_ns) // 1000
     endpoint = exchange.endpoint.name
     metrics.count_request(endpoint, status, outcome, duration_us)
