@@ -64,7 +64,8 @@ class RefusedKeys:
             )
             for (reason, prefix), count in merged.items()
         ]
-        with contextlib.suppress(Error):
+        # The last two: the connection is lost in this very moment (uvloop's closed transports raise RuntimeError).
+        with contextlib.suppress(Error, OSError, RuntimeError):
             await connection.publish(subjects.AUTH_FAILED, join_events(events), headers=dict(_HEADERS))
 
 

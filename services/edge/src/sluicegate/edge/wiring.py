@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sluicegate.bus.acked_publisher import AckedPublisher
 from sluicegate.bus.connection import Connection
@@ -115,13 +115,13 @@ class EdgeProcess:
         edge = self.edge
         if edge is not None:
             stop_all(edge)
-            await edge.refused_keys.publish()
+            await _attempt("publish refused keys", edge.refused_keys.publish())
         if self._ledger is not None and self._thresholds is not None:
-            await self._ledger.close(_LEDGER_CLOSE_S)
-            await self._ledger.store.close()
-            await self._thresholds.close(_LEDGER_CLOSE_S)
+            await _attempt("give back leases", self._ledger.close(_LEDGER_CLOSE_S))
+            await _attempt("leave Valkey", self._ledger.store.close())
+            await _attempt("tell thresholds", self._thresholds.close(_LEDGER_CLOSE_S))
         if self._journal is not None:
-            await self._journal.close(_JOURNAL_CLOSE_S)
+            await _attempt("flush the journal", self._journal.close(_JOURNAL_CLOSE_S))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,6 +155,14 @@ class EdgeProcess:
 
     async def _connect(self) -> None:
         await self._connection.open(self.settings.nats_url.get_secret_value())
+
+
+async def _attempt(what: str, step: Awaitable[None]) -> None:
+    """Take one step of a stop; those behind it do not depend on it."""
+    try:
+        await step
+    except Exception:  # noqa: BLE001 - whatever it is, the process ends
+        _log.exception("a step of the stop failed", step=what)
 
 
 async def _look_at(store: RedisMeterStore) -> None:
