@@ -42,7 +42,7 @@ def run(options: StackOptions, home: Home) -> int:
             is_explained |= isinstance(report, Failed | Died)
             if isinstance(report, Ready):
                 if not options.is_tied:
-                    progress.show(Note("`down` stops it."))
+                    progress.show(Note("`sluicegate down` stops it; in a checkout, `./taskw down`."))
                     return 0
                 progress.show(Note("Ctrl-C stops it."))
         status = supervisor.wait()
