@@ -64,13 +64,11 @@ def _table(workers: ProcessPoolExecutor, options: argparse.Namespace) -> list[Ro
 
 def _mutations(workers: ProcessPoolExecutor, options: argparse.Namespace) -> dict[str, str]:
     """Return by rule what noticed that it was missing; nothing if nothing did."""
-    noticed = dict(
-        zip(
-            (mutation.rule for mutation in mutations.ALL),
-            workers.map(partial(_notice, seeds=options.seeds), range(len(mutations.ALL))),
-            strict=True,
-        )
-    )
+    found = workers.map(partial(_notice, seeds=options.seeds), range(len(mutations.ALL)))
+    noticed = {
+        mutation.rule: by or (mutation.rarely_met and f"not met: {mutation.rarely_met}")
+        for mutation, by in zip(mutations.ALL, found, strict=True)
+    }
     print(aligned([["rule taken out", "noticed by"], *([rule, by or "NOTHING"] for rule, by in noticed.items())]))
     return noticed
 

@@ -4,8 +4,10 @@ A rule is taken out of the text of the script or method that holds it. A text th
 error: a mutation that no longer fits is not taken for one that nobody noticed.
 
 Not here, because nothing of this kind could notice: that a watermark never falls (a lower one makes the auditor wait),
-that an old answer about past spend is thrown away (another process has seeded by then), and what is there for cost
-alone, such as 4 × largest, 1/64 of the due, or the coalescing of what comes back.
+that an old answer about past spend is thrown away (another process has seeded by then), that a failed call gives its
+settlements their age back (it is said again before the watermark counts), and what is there for cost alone, such as 4 ×
+largest, 1/64 of the due, the part of extra leases in what is left, or that what comes back to a scarce meter goes back
+at once rather than half a second later.
 """
 
 import inspect
@@ -35,6 +37,7 @@ class Mutation:
     sync: Sequence[Edit] = ()
     audit: Sequence[Edit] = ()
     methods: Sequence[tuple[type, str, Sequence[Edit]]] = ()
+    rarely_met: str = ""  # why a few runs may not notice
 
     def scripts(self) -> Scripts:
         """Return the scripts without the rule."""
@@ -136,11 +139,7 @@ IN_SCRIPTS: tuple[Mutation, ...] = (
         "t: the auditor corrects downwards only a meter that has been quiet",
         LAGGING,
         sync=[("if is_sum and settled ~= mine_settled then", "if false then")],
-    ),
-    Mutation(
-        "extra leases are a part of what is left, by the number of members",
-        ("calm", "calm, at rates", "calm, shifting load"),
-        sync=[("math.floor((room - grant) / (2 * members))", "math.max(0, room - grant)")],
+        rarely_met="a meter must be left just after a long request, with Postgres some seconds behind",
     ),
     Mutation(
         "the auditor counts a record only if its watermark is young",
@@ -172,6 +171,7 @@ IN_PROCESSES: tuple[Mutation, ...] = (
         "after LOST, the watermark waits",
         AUDITED,
         methods=[(Pump, "_doubt_after_loss", [('if meter.is_joined and meter.kind == "sum":', "if False:")])],
+        rarely_met="a process must be cut off during a failover, and audited within its first calls after",
     ),
     Mutation(
         "after LOST, a process counts from what the store knows",
@@ -185,13 +185,14 @@ IN_PROCESSES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a lease is good for ten seconds after a call",
-        ("pauses", "pauses, far away", "partitions"),
+        ("pauses", "pauses, far away, far from limits", "partitions"),
         methods=[(Ledger, "take", [("if now >= pump.valid_until:", "if False:")])],
     ),
     Mutation(
         "these seconds count from when the call was sent",
-        ("pauses, far away", "crashes, pauses, bad network"),
+        ("pauses, far away, far from limits", "crashes, pauses, bad network"),
         methods=[(Pump, "_read", [("self.valid_until = sent_at + VALID_S", "self.valid_until = now + VALID_S")])],
+        rarely_met="an answer later than a second is none, and a process that stood still finds its call timed out",
     ),
     Mutation(
         "W says what was really sent",
@@ -208,11 +209,6 @@ IN_PROCESSES: tuple[Mutation, ...] = (
                 ],
             )
         ],
-    ),
-    Mutation(
-        "a call that failed counts as never sent",
-        AUDITED,
-        methods=[(Pump, "_unsend", [("if since is not None:", "if False:")])],
     ),
     Mutation(
         "what a failed call said is said again at once",
@@ -270,16 +266,12 @@ IN_PROCESSES: tuple[Mutation, ...] = (
         "refused only by an answer to a call that was sent after the request came",
         ("calm, far from limits", "calm, 2 000 meters"),
         methods=[(Pump, "_serve", [("order > waiter.calls_before", "True")])],
+        rarely_met="what is left is compared as well",
     ),
     Mutation(
         "refused only by an answer that held the very meter",
         ("calm, far from limits", "calm, 2 000 meters"),
         methods=[(Pump, "_refuse", [("meter in answered and ", "")])],
-    ),
-    Mutation(
-        "a scarce meter gives back at once",
-        ("calm", "calm, at rates", "calm, shifting load"),
-        methods=[(Pump, "came_back", [("if meter.is_scarce:", "if False:")])],
     ),
     Mutation(
         "after LOST, what has joined since joins anew",

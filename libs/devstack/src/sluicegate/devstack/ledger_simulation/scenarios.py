@@ -82,7 +82,12 @@ ALL = (
         workload=lambda: ManyMeters(tight=0.2),
     ),
     Scenario("2 000 meters, partitions, failovers", (faults.partitions, faults.failovers), workload=ManyMeters),
-    Scenario("pauses, far away", (faults.pauses, faults.far_away), seconds=300.0),
+    Scenario(
+        "pauses, far away, far from limits",
+        (faults.pauses, faults.far_away),
+        workload=lambda: FewMeters(share_of_limits=5.0),
+        seconds=300.0,
+    ),
     Scenario(
         "270 meters, far away, bad network, failovers, 12 auditors",
         (faults.far_away, faults.partitions, faults.lost_messages, faults.failovers),

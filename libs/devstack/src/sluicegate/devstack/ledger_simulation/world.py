@@ -15,7 +15,7 @@ from sluicegate.devstack.ledger_simulation.store import Scripts
 from sluicegate.devstack.ledger_simulation.truth import WINDOW_S, Charge, TrueMeter
 from sluicegate.devstack.ledger_simulation.virtual_loop import VirtualLoop
 from sluicegate.devstack.ledger_simulation.workload import PERIOD_START_US, TAG, MeterSpec, Request
-from sluicegate.ledger.meters import Short, cap_name, sum_name
+from sluicegate.ledger.meters import TTL_S, Short, cap_name, sum_name
 from sluicegate.ledger.store import Audit, Call, Reply, alive_key
 
 if TYPE_CHECKING:
@@ -114,6 +114,9 @@ class World:
         now_s = self.loop.time()
         charges = [self.truth[self.names[spec]].admitted(request.need(spec), now_s) for spec in request.specs]
         self.touched.update(charge.meter.name for charge in charges)
+        silent_s = now_s - edge.seen_s
+        if is_covered and silent_s >= min(TTL_S[spec.resource] for spec in request.specs):
+            self.findings.violated("life", f"admitted at {now_s:.2f} by a process silent for {silent_s:.2f} s")
         if not is_covered:
             self.counts.served_by_policy += 1
             for charge in charges:
