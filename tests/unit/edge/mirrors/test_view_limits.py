@@ -21,6 +21,7 @@ from sluicegate.contracts.catalogue import (
 )
 from sluicegate.contracts.keys import key_digest, new_key
 from sluicegate.devstack.ledger_stand_in import StandInStore
+from sluicegate.edge.errors import Refusal
 from sluicegate.edge.mirrors import view as view_module
 from sluicegate.edge.mirrors.limits import UNBOUND, LimitFinder
 from sluicegate.edge.mirrors.view import Principal, View
@@ -147,6 +148,34 @@ def test_only_so_many_end_users_are_kept_for_all_keys_together(view: Known, monk
             assert view.bounds(caller, user, NOW_US) is bounds
     sets = [getattr(one, "all", ()) for one in gc.get_objects() if isinstance(one, MeterSet)]
     assert 0 < sum(any(meter.scope == "end_user" for meter in meters) for meters in sets) <= 10
+
+
+def test_only_so_many_callers_are_kept_and_none_of_before_a_change(
+    view: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "_MAX_KEPT_CREDENTIALS", 3)
+    texts = [new_key().encode() for _ in range(5)]
+    for limit in (1, 2):
+        for number, text in enumerate(texts):
+            record = Key(
+                id=f"key_{number}",
+                name="k",
+                tenant="ten_1",
+                team="tea_1",
+                prefix="",
+                limits=Limits(open_requests=limit),
+            )
+            view.apply("keys", key_digest(text), msgspec.json.encode(record))
+        for number, text in enumerate(texts + texts[::-1]):
+            caller = view.principal(text)
+            assert caller is view.principal(text)
+            assert caller.key.id == f"key_{min(number, 9 - number)}"
+            assert [meter.limit for meter in view.bounds(caller, None, NOW_US).meters.all] == [limit]
+            assert len(view._principals) <= 3
+    view.apply("keys", key_digest(texts[0]), None)
+    with pytest.raises(Refusal):
+        view.principal(texts[0])
+    assert texts[0] not in view._principals
 
 
 async def test_target_is_asked_about_limits_only_if_it_has_any(view: Known) -> None:

@@ -3,7 +3,8 @@
 Rule: a key is good only if it, its team, department and tenant exist and are enabled; a reference that
 leads nowhere is 503 and never "no limits". While the mirror is not fresh an unknown key is 503, not 401.
 Theory: records change rarely and requests come often, so every answer is worked out once and kept until
-the next change, which drops all kept answers: working one out again costs a few µs.
+the next change, after which no kept answer counts: working one out again costs 5 µs, and 50 µs with limits.
+Those about callers are replaced when they call again, because dropping all of 10 000 held the loop for 30 ms.
 Mechanics: the catalogue is decoded as it arrives, keys only when they call (100 000 keys load as bytes).
 A record that does not decode is counted and logged and does not stop the feed.
 """
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sluicegate.edge.phases.records import SharedHalves
 
 _Place = TypeVar("_Place")
+_Name = TypeVar("_Name")
 _Entry = TypeVar("_Entry")
 Bucket = Literal["keys", "catalogue"]
 
@@ -177,10 +179,9 @@ class View:
             self._budgets.setdefault((record.scope, record.scope_id), {})[record.id] = record
 
     def _forget_answers(self) -> None:
+        # Principals, and what is kept by them, tell by it that they are of before.
         self.generation += 1
-        self._principals.clear()
         self._targets.clear()
-        self._end_user_bounds.clear()
         self._target_bounds.clear()
 
     # Asked by requests
@@ -188,11 +189,10 @@ class View:
     def principal(self, credential: bytes) -> Principal:
         """Return who holds this gateway key. Refusal: nobody, or not now. Expiry is the caller's to check."""
         principal = self._principals.get(credential)
-        if principal is None:
+        if principal is None or principal.generation != self.generation:
+            self._principals.pop(credential, None)
             principal = self._find_principal(credential)
-            if len(self._principals) >= _MAX_KEPT_CREDENTIALS:
-                self._principals.clear()
-            self._principals[credential] = principal
+            _keep(self._principals, credential, principal, at_most=_MAX_KEPT_CREDENTIALS)
         return principal
 
     def _find_principal(self, credential: bytes) -> Principal:
@@ -250,9 +250,7 @@ class View:
         if bounds is None or not bounds.since_us <= at_us < bounds.until_us:
             user = Scoped("end_user", f"{principal.tenant}:{end_user}", "this end user", limits)
             bounds = self._limit_finder.bounds((*principal.scopes, user), self._budgets, principal.tenant, at_us)
-            if len(kept) >= _MAX_KEPT_END_USERS:
-                kept.clear()
-            kept[principal, end_user] = bounds
+            _keep(kept, (principal, end_user), bounds, at_most=_MAX_KEPT_END_USERS)
         return bounds
 
     def target_bounds(self, target: Target, at_us: int) -> Bounds:
@@ -344,6 +342,13 @@ class View:
             if model is not None:
                 found.append((route, model))
         return sorted(found, key=lambda pair: pair[0].alias)
+
+
+def _keep(kept: dict[_Name, _Entry], name: _Name, entry: _Entry, *, at_most: int) -> None:
+    """Keep an entry in place of the oldest, one at a time: dropping all of them would hold the loop."""
+    if len(kept) >= at_most and name not in kept:
+        del kept[next(iter(kept))]
+    kept[name] = entry
 
 
 def _drop(index: dict[_Place, dict[str, _Entry]], place: _Place, record_id: str) -> None:
