@@ -5,6 +5,7 @@ that hold request lines, and cuts where one thing could be taken for another. Wh
 from the records.
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
@@ -142,6 +143,13 @@ async def test_random_bytes_get_the_answers_of_a_parser(edge: EdgeUnderTest, see
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("seed", SEEDS[::3])
+async def test_hasty_clients_that_take_no_answers_get_those_of_a_parser(edge: EdgeUnderTest, seed: int) -> None:
+    """Reads come while earlier ones are answered, and while the client takes nothing."""
+    await _compare(edge, mixed(random.Random(seed)), hurry=seed)
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_heads_are_known_again_where_this_is_proved(edge: EdgeUnderTest) -> None:
     """Else the comparison compares nothing."""
     client, protocol = _connect(edge, knows_heads=True)
@@ -161,17 +169,20 @@ def _connect(edge: EdgeUnderTest, *, knows_heads: bool) -> tuple[RawClient, Edge
     return client, protocol
 
 
-async def _compare(edge: EdgeUnderTest, reads: Sequence[bytes]) -> None:
-    parsed = await _send(edge, reads, knows_heads=False)
-    assert await _send(edge, reads, knows_heads=True) == parsed, reads
+async def _compare(edge: EdgeUnderTest, reads: Sequence[bytes], *, hurry: int | None = None) -> None:
+    parsed = await _send(edge, reads, hurry, knows_heads=False)
+    assert await _send(edge, reads, hurry, knows_heads=True) == parsed, reads
 
 
-async def _send(edge: EdgeUnderTest, reads: Sequence[bytes], *, knows_heads: bool) -> Seen:
+async def _send(edge: EdgeUnderTest, reads: Sequence[bytes], hurry: int | None, *, knows_heads: bool) -> Seen:
     first_record = len(edge.records)
     client, protocol = _connect(edge, knows_heads=knows_heads)
-    for read in reads:
-        client.send(read)
-        await until(lambda: _is_quiet(protocol))
+    if hurry is None:
+        for read in reads:
+            client.send(read)
+            await until(lambda: _is_quiet(protocol))
+    else:
+        await _send_in_a_hurry(client, protocol, reads, random.Random(hurry))
     is_closed = client.writer.transport.is_closing() or protocol._is_broken
     client.close()
     await until(lambda: edge.edge.metrics.in_flight == 0)
@@ -183,6 +194,22 @@ async def _send(edge: EdgeUnderTest, reads: Sequence[bytes], *, knows_heads: boo
     assert edge.edge.buffered_bytes == 0
     records = [(r.key, r.status, r.input_tokens, r.streamed) for r in edge.records[first_record:]]
     return Seen(answers, records, is_closed)
+
+
+async def _send_in_a_hurry(
+    client: RawClient, protocol: EdgeProtocol, reads: Sequence[bytes], numbers: random.Random
+) -> None:
+    for read in reads:
+        if numbers.random() < 0.3 and not protocol.flow.write_paused:
+            protocol.pause_writing()
+        client.send(read)
+        for _ in range(numbers.choice([0, 0, 1, 9])):
+            await asyncio.sleep(0)
+        if numbers.random() < 0.5 and protocol.flow.write_paused:
+            protocol.resume_writing()
+    if protocol.flow.write_paused:
+        protocol.resume_writing()
+    await until(lambda: _is_quiet(protocol))
 
 
 def _is_quiet(protocol: EdgeProtocol) -> bool:
