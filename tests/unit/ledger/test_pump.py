@@ -253,6 +253,47 @@ async def test_surplus_is_given_back_when_a_little_is_still_used(make_ledger: Ma
 
 
 @in_virtual_time
+async def test_one_large_request_does_not_keep_a_large_lease(make_ledger: MakeLedger, store: StandInStore) -> None:
+    """One of 900 000 tokens, then small ones: others were refused at a hundredth of the limit."""
+    ledger = await started(make_ledger)
+    tokens = ledger.cap_meter("tokens", "key", "key_1", limit=1_000_000)
+    meters = MeterSet([tokens])
+    large = await ledger.wait(meters, 900_000, 0)
+    assert isinstance(large, Reservation)
+    ledger.settle(large, 10, 0)
+    for _ in range(180):
+        small = ledger.take(meters, 100, 0) or await ledger.wait(meters, 100, 0)
+        assert isinstance(small, Reservation)
+        ledger.settle(small, 10, 0)
+        await asyncio.sleep(1)
+    assert tokens.spare < 100_000
+    assert store.lines_of(tokens.name)[-1].hold < 100_000
+
+
+@in_virtual_time
+async def test_request_larger_than_a_whole_limit_is_refused_without_a_call(
+    make_ledger: MakeLedger, store: StandInStore
+) -> None:
+    """Asking for it leased all that was left, and others were refused for as long."""
+    ledger = await started(make_ledger)
+    tokens = ledger.cap_meter("tokens", "key", "key_1", limit=1_000)
+    purse = ledger.sum_meter(
+        "bud_1", "key_1", scope="key", start_us=0, end_us=YEAR_US, limit=1_000, zero_from_us=0, is_soft=False
+    )
+    soft = ledger.sum_meter(
+        "bud_2", "key_1", scope="key", start_us=0, end_us=YEAR_US, limit=1_000, zero_from_us=0, is_soft=True
+    )
+    await taken(ledger, cap(ledger))  # the store answers
+    for meter, needs, is_final in ((tokens, (1_001, 0), False), (purse, (0, 1_001), True)):
+        short = await ledger.wait(MeterSet([meter]), *needs)
+        assert isinstance(short, Short)
+        assert (short.meter, short.is_final, short.reason) == (meter, is_final, "limit")
+        assert not meter.is_active
+    assert store.lines_of(tokens.name) == store.lines_of(purse.name) == []
+    assert isinstance(await ledger.wait(MeterSet([soft]), 0, 1_001), Reservation)
+
+
+@in_virtual_time
 async def test_meter_forgotten_while_its_call_was_under_way_gives_its_lease_back(
     make_ledger: MakeLedger, store: StandInStore
 ) -> None:

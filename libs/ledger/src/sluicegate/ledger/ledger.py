@@ -365,8 +365,16 @@ class Ledger:
         return None
 
     async def wait(self, meters: MeterSet, tokens: int, cost_nano_usd: int) -> Reservation | Short:
-        """Join those who wait for the store's next answer, for 50 ms at most; then the policy decides."""
+        """Join those who wait for the store's next answer, for 50 ms at most; then the policy decides.
+
+        What is more than a whole limit never passes, and while the store answers it is refused without a call: that
+        would lease all that is left.
+        """
         now = self.now()
+        for meter in meters.all:
+            if meters.need(meter, tokens, cost_nano_usd) > meter.sent_limit and now < meter.pump.valid_until:
+                self.counts.refused += 1
+                return self._short(meter, now, is_final=meter.resource == "budget")
         for meter in meters.all:
             if not meter.is_active:
                 meter.pump.adopt(meter, now)

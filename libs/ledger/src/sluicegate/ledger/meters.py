@@ -147,7 +147,7 @@ class Meter:
         self.used = 0  # all that was ever taken, to see what a second uses
         self.used_seen = 0
         self.used_at = 0.0
-        self.largest = 1  # the largest need so far
+        self.largest = 1  # the largest need of late; it fades
         self.surplus_since: float | None = None  # has had much more spare than is used
         self.use_before = 0  # in the half second before the last look
         self.use_per_s = 0

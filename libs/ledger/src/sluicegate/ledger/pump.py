@@ -43,6 +43,8 @@ SHORTEST_TTL_MS: Final = 20_000
 LINES_PER_CALL: Final = 32
 BACKGROUND_SHARE: Final = 64
 LARGEST_NEEDS_AHEAD: Final = 4
+# A 64th each look: while a meter is in use, one large request is forgotten by half in 22 s.
+LARGEST_FADES: Final = 64
 SECONDS_AHEAD: Final = 2
 SURPLUS_TIMES: Final = 2
 SURPLUS_S: Final = 2.0
@@ -298,6 +300,7 @@ class Pump:
         meter.use_per_s = recent_use + meter.use_before
         meter.use_before = recent_use
         meter.used_seen = meter.used
+        meter.largest -= meter.largest // LARGEST_FADES
         idle_s = now - meter.used_at
         reason = 0
         if not meter.is_joined:
