@@ -71,6 +71,7 @@ async def edge(nats_url: str, tmp_path: Path) -> AsyncIterator[Edge]:
     environment = {
         **os.environ,
         "SLUICEGATE_NATS_URL": nats_url,
+        "SLUICEGATE_REDIS_URL": "redis://127.0.0.1:1",
         "SLUICEGATE_KEY_RING": KeyRing.generate(),
         "SLUICEGATE_EDGE_HOST": "127.0.0.1",
         "SLUICEGATE_EDGE_INTERNAL_HOST": "127.0.0.1",

@@ -82,6 +82,7 @@ def start_edge(tmp_path: Path) -> Iterator[StartEdge]:
         environment = {
             **os.environ,
             "SLUICEGATE_NATS_URL": "nats://unused:unused@127.0.0.1:1",
+            "SLUICEGATE_REDIS_URL": "redis://unused:6379",
             "SLUICEGATE_KEY_RING": "k1:" + "A" * 43 + "=",
             "SLUICEGATE_EDGE_HOST": "127.0.0.1",
             "SLUICEGATE_EDGE_PORT": str(port),
