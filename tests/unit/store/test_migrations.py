@@ -16,7 +16,7 @@ FILES = sorted(MIGRATIONS.glob("*.sql"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_migration_has_a_number_of_its_own_and_both_parts(path: Path) -> None:
-    assert re.fullmatch(r"0[12]\d\d_[a-z0-9_]+\.sql", path.name)
+    assert re.fullmatch(r"0[123]\d\d_[a-z0-9_]+\.sql", path.name)
     assert [other.name[:4] for other in FILES].count(path.name[:4]) == 1
     text = path.read_text()
     assert "-- migrate:up" in text
