@@ -33,10 +33,10 @@ class GenerousStore:
         del tag, seeds
 
     async def audit(self, tag: str, name: str, recorded: int, read_at_ms: int, *, is_complete: bool) -> Audit:
-        raise NotImplementedError
+        raise NotImplementedError("nothing but calls is measured")
 
     async def now_ms(self, tag: str) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("nothing but calls is measured")
 
     async def close(self) -> None:
         pass

@@ -51,13 +51,13 @@ class HandStore:
         return read_sync(self._server.run_script(SYNC_SCRIPT, keys, arguments, self._clock.now()))
 
     async def seed(self, tag: str, seeds: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("only calls are compared with the model")
 
     async def audit(self, tag: str, name: str, recorded: int, read_at_ms: int, *, is_complete: bool) -> Audit:
-        raise NotImplementedError
+        raise NotImplementedError("only calls are compared with the model")
 
     async def now_ms(self, tag: str) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("only calls are compared with the model")
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from sluicegate.usage_writer.errors import is_data_error, is_missing_partition
+from sluicegate.usage_writer.errors import is_bad_record, is_missing_partition
 
 
 def violation(constraint: str | None) -> asyncpg.CheckViolationError:
@@ -27,7 +27,7 @@ def violation(constraint: str | None) -> asyncpg.CheckViolationError:
     ids=lambda error: type(error).__name__,
 )
 def test_record_is_at_fault_when_its_values_are_refused(error: Exception) -> None:
-    assert is_data_error(error)
+    assert is_bad_record(error)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_record_is_at_fault_when_its_values_are_refused(error: Exception) -> Non
     ids=lambda error: type(error).__name__,
 )
 def test_record_is_kept_when_anything_else_is_at_fault(error: Exception) -> None:
-    assert not is_data_error(error)
+    assert not is_bad_record(error)
 
 
 def test_partition_is_missing_when_a_check_without_a_name_fails() -> None:

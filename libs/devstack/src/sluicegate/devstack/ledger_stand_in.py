@@ -84,7 +84,7 @@ class StandInStore:
             self.spent_elsewhere[seed.name] = seed.spent_nano_usd
 
     async def audit(self, tag: str, name: str, recorded: int, read_at_ms: int, *, is_complete: bool) -> Audit:
-        raise NotImplementedError
+        raise NotImplementedError("nobody audits a stand-in")
 
     async def now_ms(self, tag: str) -> int:  # noqa: ARG002
         return self.clock_ms()

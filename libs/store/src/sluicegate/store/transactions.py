@@ -25,6 +25,8 @@ TRANSIENT: Final = (
 # Class 08 connection, 53 resources, 55P03 lock timeout, 57 operator intervention, 58 system (disk, I/O).
 _UNAVAILABLE_CLASSES: Final = ("08", "53", "57", "58")
 _UNAVAILABLE_STATES: Final = frozenset({"55P03", "25006", "25P02", "28000", "28P01", "3D000", "42P01", "42501"})
+# Class 22: the value is out of its domain; 23: a constraint; 54: too large for an index or a row.
+_DATA_CLASSES: Final = ("22", "23", "54")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -44,6 +46,19 @@ def is_unavailable(error: BaseException) -> bool:
     if isinstance(error, asyncpg.DataError):
         return False
     return isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError)
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Tell whether some row, not the server and not the statement, is at fault.
+
+    Everything else is tried again, for ever: a schema that is not migrated yet must never turn good events into dead
+    letters.
+    """
+    if is_transient(error) or is_unavailable(error):
+        return False
+    if isinstance(error, asyncpg.PostgresError):
+        return str(error.sqlstate or "").startswith(_DATA_CLASSES)
+    return isinstance(error, asyncpg.DataError | OverflowError | UnicodeError)
 
 
 async def run(

@@ -7,7 +7,6 @@ import msgspec
 import structlog
 
 from sluicegate.budget_alert import policy, repository
-from sluicegate.budget_alert.errors import is_data_error
 from sluicegate.budget_alert.metrics import Metrics
 from sluicegate.bus.worker import BadEvent, Delivery, Done, Outcome, Retry, Settlement
 from sluicegate.contracts.events import encode_event
@@ -54,7 +53,7 @@ class AlertHandler:
             try:
                 await handle(item)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is an outcome
-                if not isinstance(error, _BadEventError) and not is_data_error(error):
+                if not isinstance(error, _BadEventError) and not transactions.is_data_error(error):
                     return self._again(error)
                 bad.append(BadEvent(index, str(error), encode_event(item)))
         return Done(tuple(bad))

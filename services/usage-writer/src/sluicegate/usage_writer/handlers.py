@@ -18,7 +18,7 @@ from sluicegate.store.pool import Pool, PoolConnection
 from sluicegate.store.transactions import is_transient, is_unavailable
 from sluicegate.usage_writer import policy, records, repository, rows
 from sluicegate.usage_writer.dimensions import Dimensions
-from sluicegate.usage_writer.errors import is_data_error, is_missing_partition
+from sluicegate.usage_writer.errors import is_bad_record, is_missing_partition
 from sluicegate.usage_writer.metrics import Metrics
 from sluicegate.usage_writer.records import Record, Refusals, UsageDelivery
 from sluicegate.usage_writer.storing import Storing
@@ -103,7 +103,7 @@ class UsageHandler:
                     stored = await self._insert(connection, batch)
                 break
             except Exception as error:
-                if is_data_error(error):
+                if is_bad_record(error):
                     stored, batch = await self._store_good(connection, batch, refusals)
                     break
                 if attempt == _ATTEMPTS or not (is_transient(error) or is_missing_partition(error)):
@@ -132,7 +132,7 @@ class UsageHandler:
                     await repository.empty_stage(connection)
                     return await self._insert(connection, part)
             except Exception as error:
-                if not is_data_error(error):
+                if not is_bad_record(error):
                     raise
                 if len(part) == 1:
                     bad[id(part[0])] = f"{type(error).__name__}: {error}"

@@ -84,7 +84,6 @@ def _needs(exchange: Exchange, bounds: Bounds, targets: Iterable[Target]) -> tup
         return 0, 0
     input_tokens = exchange.input_estimate
     most_output = most_cost = 0
-    # Comparisons, because a call of `max` costs five of them, and this is done for every request.
     for target in targets:
         output_tokens = _output_at_most(chat, target.max_output_tokens)
         most_output = max(most_output, output_tokens)
